@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import runpy
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -236,11 +237,9 @@ def config_of_run(folder: Path, seed: int) -> dict[str, Any]:
             f"{folder} contains a run of {there}, but --config is for {here}: leave --config out, or pass"
             " the run's own."
         )
-    for key, value in overrides().items():
-        section, _, name = key.partition(".")
-        changed = seed if key == "train.seed" else value
-        own = {**own, section: {**own.get(section, {}), name: changed}}
-    return own
+    return _with_values(
+        own, overrides() | ({"train.seed": seed} if "train.seed" in overrides() else {})
+    )
 
 
 def overrides() -> dict[str, Any]:
@@ -283,22 +282,48 @@ def first_seed(config: ConfigDict) -> int:
     return seed
 
 
-def with_seed(config: ConfigDict, seed: int) -> dict[str, Any]:
-    """Converts a config to plain sections, with this `train.seed`.
+def config_of(given: ConfigDict, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts a config to plain sections, with the `values` of one run by dotted key.
 
-    The section "command" has the values of `--config` and `--config.KEY`. The path of the config file is
-    relative to the repository, or absolute if the file is outside.
+    The result also records how the run is started: its label, its recipe and its command. The path of the
+    config file is relative to the repository, or absolute if the file is outside.
     """
-    plain: dict[str, Any] = config.to_dict()
-    if "cpu_accumulation" in plain["train"]:  # of version 0.2.0
+    from reporting.records import label_of
+
+    path, colon, argument = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
+    config = _with_values(given.to_dict(), values)
+    if "cpu_accumulation" in config["train"]:  # of version 0.2.0
         raise ValueError(
             "train.cpu_accumulation was removed: with train.accumulation=0 the program chooses the parts."
         )
-    path, colon, argument = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
+    options = split_commas(argument)
+    others = [x for x in options if x.partition("=")[0] not in {**config["attention"], "name": ""}]
+    default = load_config(path, *([",".join(others)] if others != [""] else [])).to_dict()
+    changes = {key: value for key, value in overrides().items() if key not in values}
     file, root = Path(path).resolve(), CONFIGS.resolve().parent
-    path = str(file.relative_to(root) if file.is_relative_to(root) else file)
-    command = {"config": f"{path}{colon}{argument}", "overrides": overrides()}
-    return {**plain, "train": {**plain["train"], "seed": seed}, "command": command}
+    shown = str(file.relative_to(root) if file.is_relative_to(root) else file)
+    recipes = [x.removeprefix("recipe=") for x in options if x.startswith(("recipe=", "quirks="))]
+    is_benchmark = file.parent == CONFIGS.resolve() and file.stem not in LANGUAGE_CONFIGS
+    return {
+        **config,
+        "label": label_of(config, default),
+        "recipe": recipes[0] if recipes else "paper" if is_benchmark else "",
+        "command": shlex.join(
+            [
+                "python",
+                Path(sys.argv[0]).name,
+                f"--config={shown}{colon}{argument}",
+                *(f"--config.{key}={value}" for key, value in {**changes, **values}.items()),
+            ]
+        ),
+    }
+
+
+def _with_values(config: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        config = {**config, section: {**config.get(section, {}), name: value}}
+    return config
 
 
 def default_folder() -> str:

@@ -50,7 +50,9 @@ def main(argv: list[str]) -> int:
         configs = {folder: cli.config_of_run(folder, seed) for folder, seed in folders.items()}
     else:
         configs = {
-            folder: training.keep_accumulation(cli.with_seed(CONFIG.value, seed), folder)
+            folder: training.keep_accumulation(
+                cli.config_of(CONFIG.value, {"train.seed": seed}), folder
+            )
             for folder, seed in folders.items()
         }
     runs = {folder: train.prepare(config) for folder, config in configs.items()}

@@ -39,7 +39,9 @@ def main(argv: list[str]) -> int:
     if own_config:
         config = cli.config_of_run(folder, seed)
     else:
-        config = training.keep_accumulation(cli.with_seed(CONFIG.value, seed), folder)
+        config = training.keep_accumulation(
+            cli.config_of(CONFIG.value, {"train.seed": seed}), folder
+        )
     run = pretrain.prepare(config)
     if MODE.value == "check":
         tokenizer = pretrain.open_tokenizer(run)

@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 from benchmarks.stored import command_line
 from command import parser_of, run_to_end
@@ -32,7 +33,8 @@ from nystromformer_jax.durable import read_json
 from nystromformer_jax.training import config_sha256, describe_environment, write_json
 from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import Selection
-from reporting.tables import NOTHING, markdown_table
+from reporting.tables import NOTHING
+from reporting.tables import markdown as markdown_table
 from reporting.writer import path_argument
 
 LENGTH, HEADS, HEAD_DIM = 1024, 4, 32
@@ -255,7 +257,8 @@ def _table(title: str, columns: Sequence[Column], rows: Mapping[str, Row]) -> st
     for name, (mean, errors) in rows.items():
         cells = [f"{errors[column]:.3f}" if column in errors else NOTHING for column in columns]
         table.append([name, f"{mean:.3f}", *cells])
-    return markdown_table([title, "mean", *(column.title for column in columns)], table)
+    headings = [title, "mean", *(column.title for column in columns)]
+    return markdown_table(pd.DataFrame(table, columns=headings))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

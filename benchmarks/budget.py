@@ -23,8 +23,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from benchmarks import cells, stored
-from reporting.tables import markdown_table
+from reporting.tables import markdown as markdown_table
 
 BATCH, HEADS, DIM, LANDMARKS, WIDTH = 8, 8, 64, 64, 33
 FORMS = ("kernels", "plain", "literal", "exact")
@@ -254,7 +256,7 @@ def markdown(results: dict[str, Any]) -> str:
         for form in FORMS[1:]:
             parts += _time_and_memory(found[form], kernels)
         table.append(parts)
-    return markdown_table(columns, table)
+    return markdown_table(pd.DataFrame(table, columns=columns))
 
 
 def _time_and_memory(row: dict[str, Any] | None, kernels: dict[str, Any]) -> list[str]:

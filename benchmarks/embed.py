@@ -19,13 +19,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 from command import parser_of, run_to_end
 from launch import huge_pages
 from nystromformer_jax import Nystromformer, NystromformerConfig
 from nystromformer_jax.pretrained import LanguageModel
 from nystromformer_jax.training import describe_environment
-from reporting.tables import markdown_table
+from reporting.tables import markdown as markdown_table
 from reporting.writer import path_argument
 
 SIZES: dict[str, Any] = {"num_layers": 4, "embed_dim": 128, "num_heads": 4, "mlp_dim": 512}
@@ -64,7 +65,7 @@ def _measure(paths: Sequence[Path]) -> None:
         for name, result in (("64, 128, 256, …", found), ("the longest", padded))
     ]
     columns = ["padded to", "programs", "first pass, CPU s", "second pass, CPU s"]
-    print(f"\n{markdown_table(columns, table)}", end="")
+    print(f"\n{markdown_table(pd.DataFrame(table, columns=columns))}", end="")
     scale = np.abs(padded["embeddings"]).max()
     difference = np.abs(found["embeddings"] - padded["embeddings"]).max() / scale
     print(f"\nLargest difference: {difference:.1e} of the largest entry.")

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks import budget, cells, stored
 from benchmarks.compiled import compile_ahead
 from benchmarks.gradient import with_gradient
-from reporting.tables import Table
+from reporting.tables import markdown as markdown_table
 
 GPUS = ("h200", "a100")
 LENGTH = 4096
@@ -137,7 +137,7 @@ def markdown(results: dict[str, Any]) -> str:
         }
         for row in results["rows"]
     ]
-    return Table.from_rows({"": rows}).markdown()
+    return markdown_table(rows)
 
 
 if __name__ == "__main__":

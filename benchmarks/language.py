@@ -16,10 +16,12 @@ import os
 import sys
 from typing import Any
 
+import pandas as pd
+
 from benchmarks import cells, stored
 from benchmarks.steps import needed_bytes, prefer_oom_kill, timed
 from launch import huge_pages
-from reporting.tables import markdown_table
+from reporting.tables import markdown as markdown_table
 
 LENGTHS = (512, 1024, 2048, 4096)
 ATTENTIONS = ("nystrom", "softmax")
@@ -186,7 +188,7 @@ def markdown(results: dict[str, Any]) -> str:
             ratio = f"{ours / exact:.1f}×" if ours and exact else ""
             table.append([f"{length:,}", _count(ours), _count(exact), ratio])
         columns = ["n", "Nyström, largest batch", "softmax, largest batch", ""]
-        return markdown_table(columns, table)
+        return markdown_table(pd.DataFrame(table, columns=columns))
     for length in lengths:
         ours, exact = (rows.get((length, name)) for name in ATTENTIONS)
         ratio = ""
@@ -194,7 +196,8 @@ def markdown(results: dict[str, Any]) -> str:
             time_ratio = exact["step_seconds"] / ours["step_seconds"]
             ratio = f"{time_ratio:.2f}×, {exact['peak_bytes'] / ours['peak_bytes']:.2f}×"
         table.append([f"{length:,}", _cost(ours), _cost(exact), ratio])
-    return markdown_table(["n", "Nyström, s · GiB", "softmax, s · GiB", "time, memory"], table)
+    columns = ["n", "Nyström, s · GiB", "softmax, s · GiB", "time, memory"]
+    return markdown_table(pd.DataFrame(table, columns=columns))
 
 
 def _count(batch_size: int | None) -> str:

@@ -18,7 +18,7 @@ import sys
 from typing import Any
 
 from benchmarks import cells, stored
-from reporting.tables import Table
+from reporting.tables import markdown as markdown_table
 
 CONFIGS = ("listops", "text", "retrieval", "image", "pathfinder", "pretrain:base")
 TOPOLOGIES = ("v5e:4x4", "v5p:2x2x2", "v6e:2x2")
@@ -163,7 +163,7 @@ def markdown(results: dict[str, Any]) -> str:
             else "",
         }
         rows.append(cells)
-    return Table.from_rows({"": rows}).markdown()
+    return markdown_table(rows)
 
 
 def cost_markdown(results: dict[str, Any]) -> str:
@@ -182,7 +182,7 @@ def cost_markdown(results: dict[str, Any]) -> str:
             "chip-hours": "" if hours is None else f"{row['devices'] * hours:.2f}",
         }
         rows.append(cells)
-    return Table.from_rows({"": rows}).markdown()
+    return markdown_table(rows)
 
 
 def scaling_markdown(results: dict[str, Any]) -> str:
@@ -201,7 +201,7 @@ def scaling_markdown(results: dict[str, Any]) -> str:
             TIMES: _milliseconds(row),
         }
         rows.append(cells)
-    return Table.from_rows({"": rows}).markdown()
+    return markdown_table(rows)
 
 
 def _ratio(number: float | None, unit: float, digits: int) -> str:

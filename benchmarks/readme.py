@@ -5,25 +5,22 @@ The text between `<!-- numbers: NAME -->` and `<!-- end -->` is replaced by what
 
 import functools
 import json
-import math
 import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from benchmarks import ablation, approximation, budget, gpu_budget, language, plans, tasks
 from benchmarks import report as attention
 from benchmarks.efficiency import tables
 from command import run_to_end
-from lra import report
-from lra.report import recall, tuning
-from lra.report.comparisons import compare
-from lra.report.groups import tasks_of
-from lra.report.published import title_of
-from lra.report.tables import format_p
+from lra.report import groups
+from lra.report import tables as report
 from nystromformer_jax.durable import write_bytes
-from reporting.tables import NOTHING, Table, markdown_table
+from reporting.tables import markdown
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -42,56 +39,29 @@ def _json(name: str) -> Any:
 
 
 @functools.cache
-def _groups() -> list[Any]:
-    groups, _ = report.read_groups([RESULTS])
-    return groups
+def _runs() -> pd.DataFrame:
+    return groups.read([RESULTS])[0]
 
 
-def _table3() -> str:
+@functools.cache
+def _groups() -> pd.DataFrame:
+    return groups.group(_runs())
+
+
+def _table3() -> pd.DataFrame:
     return report.table3(_groups(), include_partial=True)
 
 
-def _table3_of_paper() -> str:
-    """Returns the header of Table 3, the sections of our recipes that have a number, and the paper's."""
-    header, *sections = re.split(r"^(?=\| \*\*)", _table3(), flags=re.MULTILINE)
-    ours_or_paper = re.compile(r"\| \*\*(This code, (?!other)|Xiong)")
-    return header + "".join(
-        x for x in sections if ours_or_paper.match(x) and re.search(r"\| \d", x)
-    )
+def _table3_of_paper() -> pd.DataFrame:
+    """Returns the rows of the recipes, without changes of single values, and those of the paper."""
+    table = report.select(_table3(), (), ["Xiong"], n=True)
+    return table[~table.iloc[:, 0].str.contains("=") | (table.index != "")]
 
 
-def _control(recipe: str) -> str:
-    """Returns the accuracy that attention adds to the recipe, by task."""
-    rows = []
-    tests = {
-        (one.task, frozenset((one.first, one.second))): one.p_holm
-        for one in compare(tuning.select_tested(_groups()))
-    }
-    for task in tasks_of(_groups()):
-        own = {group.label: group for group in _groups() if group.task == task}
-        labels = [f"{core}, recipe={recipe}" for core in ("nystrom-32", "none")]
-        pair = [own[label] for label in labels if label in own]
-        if len(pair) < 2:
-            continue
-        if not (compared := compare(pair)):  # one of them is partial or unfinished
-            continue
-        [found] = compared
-        size = found.half_width if found.paired else found.error
-        kind = "95 % t interval" if found.paired else "binomial standard error"
-        seeds = [found.seeds or group.accuracies for group in pair]
-        with_seeds, without_seeds = (", ".join(map(str, numbers)) for numbers in seeds)
-        difference = f"{found.difference:+.2f}".replace("-", "−")
-        cells = {
-            "task": title_of(task),
-            "seeds with": with_seeds,
-            "seeds without": without_seeds,
-            "with Nyström attention − without, points": difference,
-            "error": NOTHING if math.isnan(size) else f"± {size:.2f}, {kind}",
-            "p": format_p(found.p),
-            "p, Holm": format_p(tests.get((task, frozenset(labels)), math.nan)),
-        }
-        rows.append(cells)
-    return Table.from_rows({"": rows}).markdown()
+def _listops_short() -> pd.DataFrame:
+    own = _groups()[_groups()["task"] == "listops-short"]
+    table = report.settings_table(own, groups.trivial_of(_runs(), "listops-short"))
+    return table[["attention", "seeds", "test accuracy, %", "binomial error", "95 % interval"]]
 
 
 def _averages() -> str:
@@ -127,7 +97,7 @@ def _by_iteration(numbers: Any) -> str:
             for kind, digits in (("residual", 4), ("output_error", 3))
         ]
         rows.append([str(iterations), *cells])
-    return markdown_table(columns, rows)
+    return markdown(pd.DataFrame(rows, columns=columns))
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
@@ -138,22 +108,14 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "approximation-trained": lambda: approximation.trained_markdown(_json("approximation")),
     "approximation-averages": _averages,
     "attention": lambda: attention.headline(_json("benchmarks/cpu")),
-    "control": lambda: _control("fast"),
-    "control-open": lambda: _control("open_small"),
+    "control": lambda: markdown(report.control_table(report.control(_groups(), "fast"))),
+    "control-open": lambda: markdown(report.control_table(report.control(_groups(), "open_small"))),
     "efficiency": lambda: tables.headline(_json("efficiency/cpu")),
-    "listops-short": lambda: report.task_table(
-        _groups(),
-        "listops-short",
-        "attention",
-        "seeds",
-        "test accuracy, %",
-        "binomial error",
-        "95 % interval",
-    ),
-    "mqar": lambda: recall.table(recall.complete(_groups())).markdown(),
+    "listops-short": lambda: markdown(_listops_short()),
+    "mqar": lambda: markdown(report.recall_table(report.recall_groups(_groups()))),
     "speed": lambda: _without_convolution(attention.headline(_json("benchmarks/cpu"))),
-    "table3": _table3,
-    "table3-paper": _table3_of_paper,
+    "table3": lambda: markdown(_table3()),
+    "table3-paper": lambda: markdown(_table3_of_paper()),
     "language-cost": lambda: language.markdown(_json("language/cost")),
     "language-v5e": lambda: language.markdown(_json("language/v5e")),
     "plans": lambda: plans.markdown(_json("plans/table")),

@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import pandas as pd
+
 from benchmarks.stored import describe_source
-from reporting.tables import NOTHING, markdown_table
+from reporting.tables import NOTHING
+from reporting.tables import markdown as markdown_table
 
 
 def markdown(results: dict[str, Any]) -> str:
@@ -19,8 +22,13 @@ def markdown(results: dict[str, Any]) -> str:
         case = f"{row['task']}, batch {row['batch_size']}, length {row['length']:,}"
         parts.append(
             markdown_table(
-                ["training step", "ours", "Hugging Face's modules (PyTorch)"],
-                [[case, f"{ours:.3f} s", f"{theirs:.3f} s, {theirs / ours:.2f}×"]],
+                [
+                    {
+                        "training step": case,
+                        "ours": f"{ours:.3f} s",
+                        "Hugging Face's modules (PyTorch)": f"{theirs:.3f} s, {theirs / ours:.2f}×",
+                    }
+                ]
             )
         )
     for comparison in ("functions", "modules"):
@@ -40,7 +48,11 @@ def markdown(results: dict[str, Any]) -> str:
                 cells += [f"{row[kind][name]['median'] / ours:.2f}×" for name in others]
             conv, mask = str(row["conv"] or NOTHING), "yes" if row["masked"] else NOTHING
             table.append([f"{row['length']:,}", conv, mask, *cells])
-        parts.append(markdown_table([f"{comparison}, n", "conv", "mask", *heads], table))
+        parts.append(
+            markdown_table(
+                pd.DataFrame(table, columns=[f"{comparison}, n", "conv", "mask", *heads])
+            )
+        )
     return "\n".join(parts)
 
 
@@ -71,4 +83,4 @@ def headline(results: dict[str, Any]) -> str:
                     cells.append(f"{ratio:.{1 if comparison == 'functions' else 2}f}×")
             name = f"{length:,}{', convolution' if conv else ''}"
             table.append([name, *cells])
-    return markdown_table(["forward + gradient, n", *heads], table)
+    return markdown_table(pd.DataFrame(table, columns=["forward + gradient, n", *heads]))

@@ -18,10 +18,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
+
 from benchmarks import cells, stored
 from benchmarks.steps import needed_bytes, prefer_oom_kill, timed
 from launch import huge_pages
-from reporting.tables import markdown_table
+from reporting.tables import markdown as markdown_table
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
 ATTENTIONS = ("nystrom", "softmax", "reformer", "linformer", "performer", "longformer", "linear")
@@ -159,7 +161,7 @@ def markdown(results: dict[str, Any]) -> str:
         cells = [_cell(rows.get((task, name))) for name in attentions]
         batch = next(row["config_batch_size"] for key, row in rows.items() if key[0] == task)
         table.append([f"{task}, batch {batch}", *cells])
-    return markdown_table(["steps/s · GiB", *attentions], table)
+    return markdown_table(pd.DataFrame(table, columns=["steps/s · GiB", *attentions]))
 
 
 def parts_markdown(tables: Mapping[str, dict[str, Any]]) -> str:
@@ -178,7 +180,7 @@ def parts_markdown(tables: Mapping[str, dict[str, Any]]) -> str:
         ]
         for task in columns[0]
     ]
-    return markdown_table(["s per step · GiB", *tables], rows)
+    return markdown_table(pd.DataFrame(rows, columns=["s per step · GiB", *tables]))
 
 
 def _cell(row: dict[str, Any] | None) -> str:

@@ -167,7 +167,6 @@ def _configs(given: Any) -> dict[Path, dict[str, Any]]:
         }
         return {folder: cli.config_of_run(folder, seed) for folder, seed in folders.items()}
     first = cli.first_seed(given)
-    config = cli.with_seed(given, first)
     if values.search:
         if values.seeds > 1:
             raise ValueError(
@@ -179,21 +178,20 @@ def _configs(given: Any) -> dict[Path, dict[str, Any]]:
                 raise ValueError(f"--{flag} needs numbers separated by commas, got ''")
         base = cli.run_folder(values.workdir, "-search", alone=True)
         return {
-            base / f"batch{batch_size}-rate{rate}-seed{first}": {
-                **config,
-                "train": {
-                    **config["train"],
-                    "batch_size": _number("batch_sizes", batch_size, int),
+            base / f"batch{batch_size}-rate{rate}-seed{first}": cli.config_of(
+                given,
+                {
+                    "train.seed": first,
+                    "train.batch_size": _number("batch_sizes", batch_size, int),
+                    "optimizer.learning_rate": _number("learning_rates", rate, float),
                 },
-                "optimizer": {
-                    **config.get("optimizer", {}),
-                    "learning_rate": _number("learning_rates", rate, float),
-                },
-            }
+            )
             for batch_size, rate in itertools.product(values.batch_sizes, values.learning_rates)
         }
     return {
-        cli.run_folder(values.workdir, f"-seed{seed}", alone=alone): cli.with_seed(given, seed)
+        cli.run_folder(values.workdir, f"-seed{seed}", alone=alone): cli.config_of(
+            given, {"train.seed": seed}
+        )
         for seed in range(first, first + values.seeds)
     }
 

@@ -1,5 +1,6 @@
 """Figures of reports: curves over seeds, colors and legends, without the global state of matplotlib."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 # Source: Okabe and Ito 2008, jfly.uni-koeln.de/color, without yellow, which is hard to see on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 GREY = "#767676"
+LINES = ("-", "--", "-.", ":")
 DPI = 110
 
 
@@ -40,9 +42,13 @@ def seeds_together(
     )
 
 
-def colors_of(labels: Sequence[str]) -> dict[str, str]:
-    """Returns a color for each label; colors repeat from the eighth label on."""
-    return {label: COLORS[number % len(COLORS)] for number, label in enumerate(labels)}
+def styles_of(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Returns a color and a line style for each label; no two of up to 28 labels have both in common."""
+    pairs = itertools.cycle((color, line) for line in LINES for color in COLORS)
+    return {
+        label: {"color": color, "linestyle": line}
+        for label, (color, line) in zip(dict.fromkeys(labels), pairs, strict=False)
+    }
 
 
 def new_figure(width: float, height: float) -> "Figure":
@@ -52,11 +58,11 @@ def new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
-def draw_curve(axes: "Axes", x: Sequence[float], curve: Curve, *, color: str, **style: Any) -> None:
+def draw_curve(axes: "Axes", x: Sequence[float], curve: Curve, **style: Any) -> None:
     """Draws the mean over seeds against `x` as a line, and the range as a band."""
-    axes.plot(x, curve.means, color=color, **style)
+    axes.plot(x, curve.means, **style)
     if curve.lows != curve.highs:
-        axes.fill_between(x, curve.lows, curve.highs, color=color, alpha=0.15, linewidth=0)
+        axes.fill_between(x, curve.lows, curve.highs, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def format_steps(axes: "Axes") -> None:

@@ -1,146 +1,137 @@
-"""Finds and groups runs on disk, and reads and validates their files."""
+"""Reads folders of runs into one table: a row per run, with its config, its result and its curves."""
 
-import dataclasses
 import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-Kind = Literal["a number", "a whole number", "a text", "an object"]
-_TYPES: Mapping[Kind, Any] = {
-    "a number": int | float,
-    "a whole number": int,
-    "a text": str,
-    "an object": dict,
-}
-# Sections of a config that do not change results.
-NEUTRAL_SECTIONS = ("mesh", "checkpoint", "log", "command")
-# Keys of other sections that are not part of a setting. All but the seed leave results unchanged.
-NEUTRAL_KEYS = {
-    "data.dir",
-    "data.source",
-    "data.workers",
-    "eval.batch_size",
-    "train.accumulation",  # depends on the device
-    "train.cpu_accumulation",
-    "train.remat",
-    "train.seed",
-}
+import numpy as np
+import pandas as pd
+
+from nystromformer_jax.durable import read_json
+from reporting.records import RECORDED, setting_of
+from reporting.statistics import summarize
+
+Kind = Literal["lra", "pretrain", "glue", ""]
+# Preference among runs of the same setting and seed.
+STATES = ("complete", "partial", "validated", "diverged", "unfinished")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Run:
-    """Folder of a run and the content that all reports use."""
+def read_runs(folders: Iterable[Path], kinds: Sequence[Kind], description: str) -> pd.DataFrame:
+    """Returns the runs of some `kinds` at or below `folders`, sorted by path.
 
-    folder: Path  # absolute
-    task: str
-    seed: int
-    config: Mapping[str, Any]  # sections of config.json
-    metrics: Sequence[Mapping[str, float]]  # lines of metrics.jsonl
-    device: str  # from `format_device`
-    versions: Mapping[str, str]  # version by package name
-    name: str = ""  # set by `find_runs`: the last parts of the path that no other run has
+    Columns, of which a value may be missing:
 
-    def curve(self, metric: str) -> tuple[list[int], list[float]]:
-        """Returns the steps and values of a metric."""
-        return curve_of(self.metrics, metric)
+    folder, name         the folder, and the last parts of its path that no other run has
+    kind, task, seed, attention, label, recipe, command
+    state                complete, partial (fewer steps or examples than its recipe), validated (the test set
+                         is not evaluated), diverged or unfinished
+    done_steps           completed training steps
+    step_seconds, step_low, step_high    median and quartiles of the seconds per step over laps
+    metrics, speed       lines of `metrics.jsonl` and `speed.jsonl`
+    setting              see `records.setting_of`; with the hash of the data
+    config.SECTION.KEY   values of the config
+    others               keys of `result.json`, nested keys with dots
 
-
-R = TypeVar("R", bound=Run)
-
-
-def find_runs(
-    folders: Iterable[Path], read: Callable[[Path], R | None], description: str
-) -> list[R]:
-    """Returns the distinct runs at or below `folders`, at any depth, sorted by path.
-
-    `read` returns the run in a folder, or None if the folder holds no run of this kind. Symbolic links
-    below a folder are not followed. Error messages name the runs by `description`.
+    Symbolic links below a folder are not followed.
 
     Raises:
-      FileNotFoundError: A folder does not exist or contains no run.
+      FileNotFoundError: A folder does not exist or contains no such run.
+      ValueError: A file of a run is invalid.
     """
-    found: dict[Path, R] = {}
+    found: dict[Path, dict[str, Any]] = {}
     for folder in folders:
         if not folder.is_dir():
             raise FileNotFoundError(f"The folder {folder} does not exist: pass a folder of runs.")
-        runs = []
-        for place, below, _ in os.walk(folder):
-            if run := read(Path(place)):
-                runs.append(run)
+        own = {}
+        for place, below, files in os.walk(folder):
+            if "config.json" in files and (row := _read_run(Path(place), kinds)):
+                own[Path(place).resolve()] = row
                 below.clear()
-        if not runs:
+        if not own:
             raise FileNotFoundError(
                 f"{folder} contains no {description}; pass --workdir's folder, or one above it."
             )
-        found |= {run.folder: run for run in runs}
-    names = unique_names(sorted(found))
-    return [dataclasses.replace(found[folder], name=name) for folder, name in names.items()]
+        found |= own
+    names = _unique_names(sorted(found))
+    return pd.DataFrame([{**found[folder], "name": name} for folder, name in names.items()])
 
 
-def unique_names(folders: Sequence[Path]) -> dict[Path, str]:
-    """Returns the last parts of each path, as many as are needed to tell it from the others."""
-    counts = Counter(
-        folder.parts[-count:] for folder in folders for count in range(1, 1 + len(folder.parts))
-    )
-    names = {}
-    for folder in folders:
-        ends = (folder.parts[-count:] for count in range(1, 1 + len(folder.parts)))
-        names[folder] = "/".join(next((end for end in ends if counts[end] == 1), folder.parts))
-    return names
+def one_per_seed(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Returns one run per task, setting and seed, the most complete, and a sentence for each other run."""
+    order = [(STATES.index(s), -n) for s, n in zip(runs["state"], runs["done_steps"], strict=True)]
+    by_preference = runs.assign(order=order).sort_values(["order", "folder"])
+    duplicated = by_preference.duplicated(["kind", "task", "setting", "seed"])
+    kept = by_preference[~duplicated].drop(columns="order")
+    sentences = []
+    for run in by_preference[duplicated].itertuples():
+        same = kept[
+            (kept["kind"] == run.kind)
+            & (kept["task"] == run.task)
+            & (kept["setting"] == run.setting)
+            & (kept["seed"] == run.seed)
+        ]
+        sentences.append(
+            f"{_display(run.folder)} is left out: {_display(same.iloc[0]['folder'])} has the same task,"
+            " setting and seed."
+        )
+    return kept, sentences
 
 
-def group_by_setting(
-    runs: Iterable[R], setting_key: Callable[[R], Hashable]
-) -> tuple[list[tuple[R, ...]], list[str]]:
-    """Groups runs that have the same `setting_key` and different seeds.
+def over_seeds(values: Sequence[float], prefix: str = "") -> dict[str, float]:
+    """Returns `n`, `mean`, `deviation` and `half_width` of values over seeds, as columns of a table."""
+    found = summarize(values) if values else None
+    summary = found._asdict() if found else {"n": 0, "mean": math.nan}
+    return {f"{prefix}{key}": value for key, value in summary.items()}
 
-    If two runs have the same setting and seed, the first is used.
 
-    Returns:
-      The groups, each sorted by seed, and a sentence for each run that was left out.
+def unique_labels(groups: pd.DataFrame) -> list[str]:
+    """Returns the labels of groups, each unique within its task and recipe.
+
+    Of groups with the same label, the first keeps it. The others name values that differ from the first, as
+    few as tell them apart, those of the training first.
     """
-    found: dict[Hashable, dict[int, R]] = {}
-    left_out = []
-    for run in runs:
-        first = found.setdefault(setting_key(run), {}).setdefault(run.seed, run)
-        if first is not run:
-            left_out.append(
-                f"{display_path(run.folder)} is left out: {display_path(first.folder)} has the same"
-                " task, setting and seed."
-            )
-    return [tuple(own[seed] for seed in sorted(own)) for own in found.values()], left_out
+    labels: list[str] = []
+    taken: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+    for group in groups.itertuples():
+        own, label = dict(group.setting), group.label
+        first = taken.get((group.task, group.recipe, label), own)
+        for key in sorted(own.keys() | first.keys(), reverse=True):
+            if (group.task, group.recipe, label) not in taken:
+                break
+            if own.get(key) != first.get(key):
+                label += f", {key.rpartition('.')[2]}={_shorten(own.get(key))}"
+        taken[group.task, group.recipe, label] = own
+        labels.append(label)
+    return labels
 
 
-def display_path(folder: Path) -> str:
-    """Returns the path relative to the current folder if it is below it, else the full path."""
-    here = Path.cwd()
-    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+def curve_of(metrics: Iterable[Mapping[str, float]], metric: str) -> tuple[list[int], list[float]]:
+    """Returns the steps and values of a metric, from the lines of a `metrics.jsonl`."""
+    points = [(int(line["step"]), line[metric]) for line in metrics if metric in line]
+    return [step for step, _ in points], [value for _, value in points]
 
 
-def check_kinds(
-    file: Path, values: Mapping[str, Any], kinds: Mapping[str, Kind], *, required: bool = False
-) -> None:
-    """Raises ValueError unless each value has the kind that `kinds` has for its key.
+def laps_of(speed: Iterable[Mapping[str, float]]) -> dict[int, float]:
+    """Returns the seconds per step by the last step of each lap; later lines replace earlier ones."""
+    lines = zip(*curve_of(speed, "step_seconds"), strict=True)
+    return {step: seconds for step, seconds in lines if 0 < seconds < math.inf}
 
-    Missing keys are an error only if `required` is True. Error messages name the `file`.
+
+def minutes_of(speed: Sequence[Mapping[str, float]], steps: Sequence[int]) -> list[float]:
+    """Returns the minutes of training up to each of `steps`, as far as the run was timed.
+
+    Compilation, evaluation, checkpoints, and steps that were repeated after an interruption do not count.
     """
-    for key, kind in kinds.items():
-        if required and key not in values:
-            raise ValueError(
-                f"{file} is not a run's {file.stem}: {key} is missing; it must be {kind}."
-            )
-        if key in values and not _is_kind(kind, values[key]):
-            raise ValueError(f"{file}: {key} must be {kind}, not {values[key]!r:.50}.")
-
-
-def _is_kind(kind: Kind, value: Any) -> bool:
-    if isinstance(value, int) and abs(value) >= 2**63:  # a float or an array may not hold it
-        return False
-    return isinstance(value, _TYPES[kind]) and not isinstance(value, bool)
+    timed = laps_of(speed)
+    known = sorted(timed)
+    seconds = np.cumsum([timed[step] for step in known] * np.diff(known, prepend=0))
+    reached = [step for step in steps if known and step <= known[-1]]
+    minutes: list[float] = (np.interp(reached, [0, *known], [0, *seconds]) / 60).tolist()
+    return minutes
 
 
 def read_metrics(file: Path) -> list[dict[str, float]]:
@@ -155,26 +146,23 @@ def read_metrics(file: Path) -> list[dict[str, float]]:
     values = []
     for number, line in enumerate(lines, 1):
         try:
-            value = json.loads(line)
-            if not isinstance(value, dict) or not _is_kind("a whole number", value.get("step")):
-                raise ValueError("an object with a step is needed")
-            for key, entry in value.items():
-                if not _is_kind("a number", entry):
-                    raise ValueError(f"{key} is {entry!r:.50}, and a number is needed")
-        except ValueError as error:
+            value = dict(json.loads(line))
+            check_numbers(file, value, *value, "step")
+        except (ValueError, TypeError) as error:
             if number == len(lines):
                 break
-            raise ValueError(
-                f"{file}, line {number}, cannot be read as metrics: {error}."
-            ) from None
+            raise ValueError(f"{file}, line {number}, is not a line of metrics: {error}") from None
         values.append(value)
     return values
 
 
-def curve_of(metrics: Iterable[Mapping[str, float]], metric: str) -> tuple[list[int], list[float]]:
-    """Returns the steps and values of a metric, from the lines of a `metrics.jsonl`."""
-    points = [(int(line["step"]), line[metric]) for line in metrics if metric in line]
-    return [step for step, _ in points], [value for _, value in points]
+def check_numbers(file: Path, values: Mapping[str, Any], *keys: str) -> None:
+    """Raises ValueError unless each key has a number; the message names the `file`."""
+    for key in keys:
+        if (value := values.get(key)) is None:
+            raise ValueError(f"{file}: {key} is missing; it must be a number.")
+        if not isinstance(value, int | float) or isinstance(value, bool) or abs(value) >= 2**63:
+            raise ValueError(f"{file}: {key} must be a number, not {value!r:.50}.")
 
 
 def format_device(environment: Mapping[str, Any]) -> str:
@@ -187,23 +175,126 @@ def format_device(environment: Mapping[str, Any]) -> str:
     return f"{device['count']} × {device['kind']}{cpu}"
 
 
-def version_sentences(runs: Iterable[Run]) -> list[str]:
-    """Returns a sentence per set of package versions with the names of runs, the most common set first."""
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        words = ", ".join(f"{package} {version}" for package, version in run.versions.items())
-        found.setdefault(words or "versions not known", []).append(run.name)
-    most, *rare = sorted(found, key=lambda words: -len(found[words]))
-    return [
-        f"{'All others' if rare else 'All runs'}: {most}.",
-        *(f"{', '.join(found[words])}: {words}." for words in rare),
-    ]
+def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
+    """Returns the row of the run in a folder, or None if there is none of these kinds."""
+    config, result, environment, data = (
+        read_json(file) if file.is_file() else {}
+        for file in (
+            folder / f"{name}.json" for name in ("config", "result", "environment", "data")
+        )
+    )
+    kind = str(result.get("kind", "")) if "init" in config else "lra"
+    if kind not in kinds or (kind == "lra" and not (folder / "metrics.jsonl").is_file()):
+        return None
+    file = folder / "config.json"
+    for section, key in (("data", "max_len"), ("attention", "name"), ("train", "seed")):
+        if not isinstance(config.get(section), dict) or key not in config[section]:
+            raise ValueError(f"{file} is not the config of a run: {section}.{key} is missing.")
+    check_numbers(file, config["train"], "seed")
+    metrics, speed = (read_metrics(folder / f"{name}.jsonl") for name in ("metrics", "speed"))
+    state = _state(folder / "result.json", result)
+    environment |= {key: value for key, value in result.items() if value is not None}
+    sha256 = str(environment.get("data_sha256") or data.get("sha256") or "")
+    settings = setting_of(config) | {"data.sha256": sha256}
+    if kind != "lra":  # what a checkpoint of unknown size and weights brings
+        settings |= {f"init.{key}": result.get(key) for key in ("parameters", "init_sha256")}
+    laps = list(laps_of(speed).values()) or [result.get("step_seconds") or math.nan]
+    row = {
+        "folder": folder.resolve(),
+        "kind": kind,
+        "task": str(config["data"].get("task", "")),
+        "seed": config["train"]["seed"],
+        "attention": config["attention"]["name"],
+        "label": config["attention"]["name"],  # of a run that has no record
+        "recipe": "",
+        "command": "",
+        **{key: str(config[key]) for key in RECORDED if key in config},
+        "state": state,
+        "done_steps": _done_steps(config, result, metrics),
+        "metrics": metrics,
+        "speed": speed,
+        "setting": tuple(sorted((key, value) for key, value in settings.items() if value)),
+        "device": format_device(environment),
+        "versions": ", ".join(
+            f"{name} {version}" for name, version in (environment.get("versions") or {}).items()
+        ),
+        "data_sha256": sha256,
+        "baselines": result.get("baselines") or {},
+    }
+    sections = {
+        f"config.{name}.{key}": value
+        for name, own in config.items()
+        if isinstance(own, dict)
+        for key, value in own.items()
+    }
+    steps = dict(
+        zip(
+            ("step_low", "step_seconds", "step_high"),
+            np.quantile(laps, (0.25, 0.5, 0.75)).tolist(),
+            strict=True,
+        )
+    )
+    return {**_flat(result), **row, **steps, **sections}
 
 
-def nonfinite_to_none(value: Any) -> Any:
-    """Replaces NaN and infinity with None at any depth, because JSON does not support them."""
-    if isinstance(value, dict):
-        return {key: nonfinite_to_none(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [nonfinite_to_none(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _state(file: Path, result: Mapping[str, Any]) -> str:
+    """Returns the state of a run by its result, whose numbers are validated."""
+    if not result:
+        return "unfinished"
+    if result.get("state") == "diverged":
+        check_numbers(file, result, "step")
+        return "diverged"
+    needed = {"test_accuracy": 1, "valid_accuracy": 1, "test_examples": math.inf}
+    if result.get("state") == "validated":
+        needed = {"valid_accuracy": 1}
+    if "kind" in result:  # of a language model
+        needed = {}
+        if not isinstance(result.get("valid"), dict):
+            raise ValueError(f"{file} is not the result of a run: valid is missing.")
+        check_numbers(file, result["valid"], *result["valid"])
+    check_numbers(file, result, *needed, "best_step", "total_steps")
+    for key, largest in needed.items():
+        if not 0 <= result[key] <= largest:
+            raise ValueError(f"{file}: {key} is {result[key]}; it must be from 0 to {largest}.")
+    if result.get("state") == "validated":
+        return "validated"
+    return "partial" if result.get("partial") else "complete"
+
+
+def _done_steps(
+    config: Mapping[str, Any], result: Mapping[str, Any], metrics: Sequence[Mapping[str, float]]
+) -> int:
+    last = int(metrics[-1]["step"]) if metrics else 0
+    return int(result.get("step") or result.get("total_steps") or last)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def _unique_names(folders: Sequence[Path]) -> dict[Path, str]:
+    """Returns the last parts of each path, as many as are needed to tell it from the others."""
+    counts = Counter(
+        folder.parts[-count:] for folder in folders for count in range(1, 1 + len(folder.parts))
+    )
+    names = {}
+    for folder in folders:
+        ends = (folder.parts[-count:] for count in range(1, 1 + len(folder.parts)))
+        names[folder] = "/".join(next((end for end in ends if counts[end] == 1), folder.parts))
+    return names
+
+
+def _display(folder: Path) -> str:
+    """Returns the path relative to the current folder if it is below it, else the full path."""
+    here = Path.cwd()
+    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+
+
+def _shorten(value: Any) -> str:
+    return str(value)[:40] if value is None or not isinstance(value, str) else value[:8]

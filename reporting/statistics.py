@@ -67,3 +67,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(order) - rank) * p))
         adjusted[i] = largest
     return adjusted
+
+
+def format_spread(mean: float, deviation: float, digits: int = 2) -> str:
+    """Formats "mean ± deviation", or only the mean if the deviation is NaN."""
+    spread = "" if math.isnan(deviation) else f" ± {deviation:.{digits}f}"
+    return f"{mean:.{digits}f}{spread}"

@@ -1,6 +1,5 @@
 """README is short, has the two commands of CI, and agrees with the stored results."""
 
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -11,8 +10,8 @@ import yaml
 from benchmarks import budget, gpu_budget, language, plans, readme, report, tasks
 from benchmarks.efficiency import tables
 from benchmarks.stored import describe_source
-from language.report import page as report_page
-from language.report.groups import read_groups
+from language.report.page import make
+from language.report.tables import read
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -59,20 +58,6 @@ def test_citations_equal_those_of_citation_cff():
 
 
 @pytest.mark.usefixtures("results")
-def test_control_names_the_seeds_of_both_means(monkeypatch):
-    """With one common seed, the difference is that of this seed."""
-    groups = {group.label: group for group in readme._groups() if group.task == "image"}
-    nystrom, none = (groups[f"{name}, recipe=fast"] for name in ("nystrom-32", "none"))
-    nystrom = dataclasses.replace(nystrom, runs=nystrom.runs[:1])
-    none = dataclasses.replace(none, runs=(none.runs[0], dataclasses.replace(none.runs[0], seed=1)))
-    monkeypatch.setattr(readme, "_groups", lambda: [nystrom, none])
-    assert "| Image | 0 | 0 | −5.73 |" in readme._control("fast")
-    unfinished = dataclasses.replace(none.runs[0], result=None, valid_accuracy=None)
-    none = dataclasses.replace(none, runs=(unfinished,))
-    assert "Image" not in readme._control("fast")
-
-
-@pytest.mark.usefixtures("results")
 @pytest.mark.parametrize("page", readme.PAGES, ids=lambda page: page.name)
 def test_numbers_equal_the_stored_results(page):
     """To update: python -m benchmarks.readme."""
@@ -113,12 +98,10 @@ def test_stored_tables_are_those_of_their_numbers(results, name, markdown):
     assert (results / f"{name}.md").read_text() == page
 
 
-def test_language_results_equal_their_report(results):
-    """To update: python -m language.report results/language --out docs/language."""
-    groups, left_out = read_groups([results / "language"])
-    page = report_page.markdown(groups, left_out, DOCS / "language")
-    assert (DOCS / "language.md").read_text() == page
-    assert json.loads((DOCS / "language.json").read_text()) == report_page.numbers(groups)
+def test_language_results_equal_their_report(results, tmp_path):
+    """To update: python -m language.report results/language --out docs/language; keep .md and .png."""
+    texts = make(*read([results / "language"]), tmp_path / "language")
+    assert (DOCS / "language.md").read_text() == texts["md"]
 
 
 def test_every_kind_of_number_is_shown():

@@ -152,7 +152,9 @@ def test_other_seeds_are_trained_after_one_diverged(in_repository, monkeypatch, 
     assert answer.errors == f"run_lra.py: {tmp_path}/run-seed1: loss became NaN or infinite\n"
     assert "2 seeds and 1 that diverged: test accuracy 36.00 %" in answer.output
     config = json.loads((tmp_path / "run-seed2" / "config.json").read_text())
-    assert config["command"] == {"config": "configs/listops.py", "overrides": {}}
+    assert (config["label"], config["recipe"]) == ("nystrom-64", "paper")
+    command = "python run_lra.py --config=configs/listops.py --config.train.seed=2"
+    assert config["command"] == command
     trained.clear()
     answer = call("run_lra", LISTOPS, f"--workdir={tmp_path}/run", "--seeds=2")
     assert answer.output.count("\n") == 1  # a single seed has no statistics

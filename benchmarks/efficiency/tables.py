@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from benchmarks.efficiency import averages
 from benchmarks.stored import describe_source
-from reporting.tables import markdown_table
+from reporting.tables import markdown as markdown_table
 
 MIB = 2**20
 # Memory and time of softmax attention divided by those of each attention: inference, one sequence, on a
@@ -114,7 +115,11 @@ def markdown(results: Mapping[str, Any]) -> str:
         ]
         for grown in slopes(rows)
     ]
-    lines.append(markdown_table(["attention", "pass", "batch", *FIGURES.values()], table))
+    lines.append(
+        markdown_table(
+            pd.DataFrame(table, columns=["attention", "pass", "batch", *FIGURES.values()])
+        )
+    )
     return "\n".join(lines)
 
 
@@ -144,7 +149,9 @@ def headline(results: Mapping[str, Any]) -> str:
         ]
         table.append([attention, *cells])
     title = "time, memory of softmax attention over"
-    return markdown_table([title, *(f"{length:,}" for length in lengths)], table)
+    return markdown_table(
+        pd.DataFrame(table, columns=[title, *(f"{length:,}" for length in lengths)])
+    )
 
 
 def _subject(settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
@@ -202,7 +209,9 @@ def _table(all_rows: Iterable[Row], kind: str, batch: int) -> str:
                 for length in lengths
             ]
             table.append([f"{attention}, the paper", *cells])
-    return markdown_table(["attention", *(f"{length:,}" for length in lengths)], table)
+    return markdown_table(
+        pd.DataFrame(table, columns=["attention", *(f"{length:,}" for length in lengths)])
+    )
 
 
 def _cell(rows: Mapping[tuple[str, int], Row], attention: str, length: int) -> str:

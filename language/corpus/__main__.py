@@ -11,7 +11,7 @@ from command import parser_of, run_to_end
 from dataprep import cache
 from language import corpus
 from language.corpus import Corpus, CorpusConfig
-from reporting.tables import Table, lengths_cell
+from reporting.tables import lengths_cell, markdown
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,7 +81,7 @@ def table(found: Corpus) -> str:
                 **lengths_cell(np.diff(pairs.offsets)),
             }
         )
-    return Table.from_rows({"": rows}).markdown()
+    return markdown(rows)
 
 
 if __name__ == "__main__":

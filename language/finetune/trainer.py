@@ -17,7 +17,7 @@ from language.tasks.task import Outputs, Task
 from language.tokenizer import Tokenizer
 from nystromformer_jax import training
 from nystromformer_jax.pretrained import save_pretrained
-from reporting.tables import format_spread
+from reporting.statistics import format_spread
 
 _logger = logging.getLogger(__name__)
 

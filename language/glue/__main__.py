@@ -14,7 +14,7 @@ from language.glue import statistics
 from language.glue.data import GlueConfig, find_files, load, notes_of, read_files
 from language.glue.tasks import TASKS, GlueTask, describe
 from language.tasks.examples import Example
-from reporting.tables import Table
+from reporting.tables import markdown
 
 MAX_CHARACTERS = 400  # of a text that is printed
 
@@ -60,7 +60,7 @@ def _report(args: argparse.Namespace) -> None:
             for name, examples in found.splits.items()
         }
     table = [{task.title: name, **row} for name, row in rows.items()]
-    print(Table.from_rows({"": table}).markdown())
+    print(markdown(table))
     shared = ", ".join(f"{name} {count:,}" for name, count in notes["shared"].items())
     print(f"Number of distinct examples that two splits share, ignoring labels: {shared}.\n")
     for name, lines in notes["left_out"].items():

@@ -1,21 +1,22 @@
-"""Tables of the report."""
+"""Tables of the report on language models."""
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from language.glue.tasks import TASKS
-from language.report.groups import Cell, Group, best
 from language.report.published import COLUMNS, SOURCE, TABLE_2, Column
-from language.report.results import Run
-from reporting.tables import (
-    NOT_RUN,
-    NOTHING,
-    OURS,
-    Table,
-    format_3sf,
-    format_half_width,
-    format_spread,
-)
+from language.tasks.sequences import read_predictions
+from nystromformer_jax.spelling import nearest
+from reporting.runs import one_per_seed, over_seeds, read_runs, unique_labels
+from reporting.statistics import binomial_error, format_spread
+from reporting.tables import NOTHING, format_3sf, format_difference, in_sections
 
 TITLES = {
     "accuracy": "accuracy",
@@ -30,142 +31,283 @@ TITLES = {
 }
 SPLIT_TITLES = {"valid": "", "valid_mismatched": "mismatched ", "test": "test "}
 PRETRAINING_METRICS = ("mlm_accuracy", "order_accuracy", "mlm_loss", "perplexity")
+# Keys of a setting that may differ between a pretrained model and the same model from scratch.
+START = {"init.from_scratch", "init.init_sha256"}
 
 
-def table_2(groups: Sequence[Group]) -> Table:
-    """Returns Table 2 of the paper: one row per model of this report, and the published rows."""
-    ours = [
-        [model, *(format_cell(of_column(own, column)) for column in COLUMNS)]
-        for model, own in by_model(groups).items()
-        if any(group.task in {column.task for column in COLUMNS} for group in own)
-    ]
-    paper = [[model, *(f"{value:.1f}" for value in values)] for model, values in TABLE_2.items()]
-    sections: list[tuple[str, list[list[str]]]] = [(OURS, ours)] if ours else []
-    columns = ["model", *(column.title for column in COLUMNS)]
-    return Table(columns, [*sections, (SOURCE, paper)])
+def read(folders: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
+    """Returns one finished run of pretraining, GLUE or IMDb per setting and seed, and who was left out.
+
+    Raises:
+      FileNotFoundError: A folder does not exist or contains no run.
+      ValueError: A file of a run is invalid.
+    """
+    needed = (
+        "finished run of pretraining, or of fine-tuning on GLUE or IMDb: its result.json is needed"
+    )
+    found = read_runs(folders, ["glue", "pretrain"], needed)
+    for run in found.to_dict("records"):
+        if run["kind"] == "glue" and run["task"] not in TASKS:
+            raise ValueError(f"{run['folder']}: the task is unknown{nearest(run['task'], TASKS)}")
+        for metric in metrics_of(run["task"]):
+            if not isinstance(run.get(f"valid.{metric}"), int | float):
+                raise ValueError(f"{run['folder'] / 'result.json'}: valid.{metric} is missing.")
+    return one_per_seed(found)
 
 
-def of_column(groups: Sequence[Group], column: Column) -> tuple[Group, Cell, int] | None:
-    """Returns a task's best setting, its metric and the number of settings compared; None without runs."""
-    own = [group for group in groups if group.task == column.task]
-    if not own:
+def group(runs: pd.DataFrame) -> pd.DataFrame:
+    """Returns a row per task and setting: task, model, name (unique in the task), runs, is_partial, setting.
+
+    `task` is empty for pretraining; `runs` are the rows of the runs, sorted by seed. `model` is the label up
+    to the first change, and "from scratch" if it begins without the weights of its checkpoint.
+    """
+    rows = []
+    for _, own in runs.groupby(["kind", "task", "setting"], sort=False):
+        found = own.sort_values("seed").to_dict("records")
+        first, model = found[0], found[0]["label"].partition(", ")[0]
+        scratch = first.get("from_scratch") is True
+        rows.append(
+            {
+                **{key: first[key] for key in ("task", "kind", "recipe", "label", "setting")},
+                "model": f"{model} from scratch" if scratch else model,
+                "runs": found,
+                "is_partial": any(run["state"] == "partial" for run in found),
+            }
+        )
+    groups = pd.DataFrame(rows)
+    order = {task: place for place, task in enumerate(TASKS)}
+    keys = [(order.get(row.task, -1), row.is_partial, row.label) for row in groups.itertuples()]
+    groups = groups.assign(order=keys).sort_values("order", ignore_index=True)
+    return groups.assign(name=unique_labels(groups))
+
+
+def metrics_of(task: str) -> Sequence[str]:
+    """Returns the metrics of a task, or of pretraining if the task is empty."""
+    return TASKS[task].metrics if task else PRETRAINING_METRICS
+
+
+def over_runs(group: Mapping[str, Any], split: str, metric: str) -> dict[str, float] | None:
+    """Returns statistics of a metric over seeds, and its standard error over examples as `error`."""
+    values = [run.get(f"{split}.{metric}", math.nan) for run in group["runs"]]
+    if any(map(math.isnan, values)):
         return None
-    group = best(own)
-    cell = group.cell(column.split, column.metric)
-    return (group, cell, len(own)) if cell else None
+    errors = [_error(run, split, metric) for run in group["runs"]]
+    return {**over_seeds(values), "error": statistics.fmean(errors)}
 
 
-def by_model(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Returns the fine-tuning groups by model, sorted by the number of tasks, most first."""
-    found: dict[str, list[Group]] = {}
-    for group in groups:
-        if group.task:
-            found.setdefault(group.model, []).append(group)
-    return dict(
-        sorted(found.items(), key=lambda item: (-len({own.task for own in item[1]}), item[0]))
+def table_2(groups: pd.DataFrame) -> pd.DataFrame:
+    """Returns Table 2 of the paper: one row per model of these runs, and the published rows.
+
+    It has the columns that these runs have. Of several settings, the best on validation is shown.
+    """
+    rows = []
+    for model, own in groups[groups["task"] != ""].groupby("model", sort=False):
+        cells = {column.title: _best_cell(own, column) for column in COLUMNS}
+        if any(cells.values()):
+            rows.append(
+                {"model": model, **{name: cell or "not run" for name, cell in cells.items()}}
+            )
+    rows.sort(key=lambda row: list(row.values()).count("not run"))
+    shown = [c.title for c in COLUMNS if any(row[c.title] != "not run" for row in rows)]
+    paper = [
+        {"model": model}
+        | dict(zip([c.title for c in COLUMNS], map("{:.1f}".format, values), strict=True))
+        for model, values in TABLE_2.items()
+    ]
+    sections = {"This code": pd.DataFrame(rows), SOURCE: pd.DataFrame(paper)}
+    return in_sections(
+        {title: table[["model", *shown]] for title, table in sections.items() if len(table)}
     )
 
 
-def settings_table(groups: Sequence[Group]) -> Table:
+def gains_table(groups: pd.DataFrame) -> pd.DataFrame:
+    """Returns what pretraining adds: pairs of settings that differ only in it, on the same examples.
+
+    Accuracies are means over the seeds of both; the error is the standard error of the paired difference
+    over examples.
+
+    Raises:
+      ValueError: Predictions are invalid or belong to different examples.
+    """
+    tuned = groups[groups["task"] != ""].to_dict("records")
+    scratch = [one for one in tuned if one["model"].endswith(" from scratch")]
+    rows = [
+        row
+        for one, other in itertools.product(tuned, scratch)
+        if one not in scratch
+        and (one["task"], _beyond_start(one)) == (other["task"], _beyond_start(other))
+        and (row := _gain(one, other))
+    ]
+    return pd.DataFrame(rows)
+
+
+def settings_table(groups: pd.DataFrame) -> pd.DataFrame:
     """Returns a table with one row per setting of a task: all metrics over seeds."""
-    names = _metrics_of(groups)
     rows = []
-    for group in groups:
-        main = group.cell("valid", TASKS[group.task].select_by)
+    for own in groups.to_dict("records"):
+        main = over_runs(own, "valid", TASKS[own["task"]].select_by) or {}
+        half_width = main.get("half_width", math.nan)
         rows.append(
             {
-                "setting": _label(group),
-                "seeds": _seeds(group),
-                **{_title(*name): _of_seeds(group.cell(*name)) for name in names},
-                "95 % t-interval": format_half_width(100 * main.half_width) if main else NOTHING,
-                "steps": _distinct(run.result["total_steps"] for run in group.runs),
+                "setting": own["name"] + (", partial" if own["is_partial"] else ""),
+                "seeds": ", ".join(str(run["seed"]) for run in own["runs"]),
+                **{
+                    _title(*name): _of_seeds(over_runs(own, *name), name[1])
+                    for name in _shown(groups)
+                },
+                "95 % t interval": NOTHING
+                if math.isnan(half_width)
+                else f"± {100 * half_width:.2f}",
+                "steps": f"{own['runs'][0]['done_steps']:,}",
             }
         )
-    return Table.from_rows({"": rows})
+    return pd.DataFrame(rows)
 
 
-def runs_table(groups: Sequence[Group]) -> Table:
+def runs_table(groups: pd.DataFrame) -> pd.DataFrame:
     """Returns a table with one row per run of a task: metrics with standard errors over examples."""
-    names = _metrics_of(groups)
     rows = [
         {
-            "run": run.name,
-            "setting": group.label,
-            "seed": str(run.seed),
-            **{_title(*name): _with_error(run, *name) for name in names},
-            "examples": f"{run.scores['valid'].examples:,}",
-            "best step": f"{run.result['best_step']:,} of {run.result['total_steps']:,}",
-            "s per step": format_3sf(run.result.get("step_seconds")),
-            "device": run.device or NOTHING,
+            "run": run["name"],
+            "setting": own["name"],
+            "seed": str(run["seed"]),
+            **{
+                _title(*name): format_spread(100 * run[".".join(name)], 100 * _error(run, *name))
+                for name in _shown(groups)
+                if not math.isnan(run.get(".".join(name), math.nan))
+            },
+            "examples": f"{run['valid_examples']:,.0f}",
+            "best step": f"{run['best_step']:,} of {run['done_steps']:,}",
+            "s per step": format_3sf(run["step_seconds"]),
+            "device": run["device"] or NOTHING,
         }
-        for group in groups
-        for run in group.runs
+        for own in groups.to_dict("records")
+        for run in own["runs"]
     ]
-    return Table.from_rows({"": rows})
+    return pd.DataFrame(rows).fillna(NOTHING)
 
 
-def pretraining_table(groups: Sequence[Group]) -> Table:
+def pretraining_table(groups: pd.DataFrame) -> pd.DataFrame:
     """Returns a table with one row per pretrained model, and the context-free baselines."""
-    rows = []
-    for group in groups:
-        parameters = group.runs[0].result.get("parameters")
-        rows.append(
-            {
-                "model": _label(group),
-                "seeds": _seeds(group),
-                **{
-                    TITLES[name]: _of_seeds(group.cell("valid", name), name)
-                    for name in PRETRAINING_METRICS
-                },
-                "parameters, M": f"{parameters / 1e6:,.1f}" if parameters else NOTHING,
-                "steps": _distinct(run.result["total_steps"] for run in group.runs),
-                "held-out pairs": _distinct(run.scores["valid"].examples for run in group.runs),
-            }
-        )
+    rows = [
+        {
+            "model": own["name"] + (", partial" if own["is_partial"] else ""),
+            "seeds": ", ".join(str(run["seed"]) for run in own["runs"]),
+            **{
+                TITLES[name]: _of_seeds(over_runs(own, "valid", name), name)
+                for name in PRETRAINING_METRICS
+            },
+            "parameters, M": f"{own['runs'][0].get('parameters', math.nan) / 1e6:,.1f}",
+            "steps": f"{own['runs'][0]['done_steps']:,}",
+            "held-out pairs": f"{own['runs'][0]['valid_examples']:,.0f}",
+        }
+        for own in groups.to_dict("records")
+    ]
     known = baselines(groups)
     trivial = {
-        TITLES[name]: _plain(known[name], name) for name in PRETRAINING_METRICS if name in known
+        "model": "most frequent token and constant order (accuracies), unigram frequencies (loss)",
+        **{
+            TITLES[name]: _plain(known[name], name) for name in PRETRAINING_METRICS if name in known
+        },
     }
-    label = {
-        "model": "baselines: most frequent token and constant order (accuracies), unigram frequencies (loss)"
-    }
-    return Table.from_rows({"": rows, "Without context": [label | trivial] if known else []})
+    without = pd.DataFrame([trivial] if known else [], columns=list(rows[0]))
+    return in_sections({"": pd.DataFrame(rows), "Without context": without})
 
 
-def baselines(groups: Sequence[Group]) -> Mapping[str, float]:
+def baselines(groups: pd.DataFrame) -> Mapping[str, float]:
     """Returns the metrics of context-free baselines, if all runs with baselines agree."""
-    known = [
-        run.result["baselines"]
-        for group in groups
-        for run in group.runs
-        if run.result.get("baselines")
-    ]
+    known = [run["baselines"] for own in groups["runs"] for run in own if run["baselines"]]
     return known[0] if known and all(one == known[0] for one in known) else {}
 
 
-def format_cell(found: tuple[Group, Cell, int] | None) -> str:
+def _best_cell(groups: pd.DataFrame, column: Column) -> str:
     """Returns a cell of Table 2: mean and deviation over seeds; for one seed, the error over examples."""
-    if found is None:
-        return NOT_RUN
-    group, cell, settings = found
-    if cell.n > 1:
-        words = f"{format_spread(100 * cell.mean, 100 * cell.deviation)} (n = {cell.n})"
-    elif math.isnan(cell.error):
-        words = f"{100 * cell.mean:.2f}"
-    else:
-        words = f"{100 * cell.mean:.2f} (s.e. {100 * cell.error:.2f})"
-    words += f", best of {settings}" if settings > 1 else ""
-    return f"{words}, partial" if group.is_partial else words
+    own = groups[groups["task"] == column.task].to_dict("records")
+    if not own:
+        return ""
+    ranks = [
+        (
+            not one["is_partial"],
+            (over_runs(one, "valid", TASKS[column.task].select_by) or {}).get("mean", 0),
+        )
+        for one in own
+    ]
+    best = own[ranks.index(max(ranks))]
+    cell = over_runs(best, column.split, column.metric)
+    if not cell:
+        return ""
+    words = f"{format_spread(100 * cell['mean'], 100 * cell['deviation'])} (n = {cell['n']})"
+    if cell["n"] == 1:
+        error = "" if math.isnan(cell["error"]) else f" (s.e. {100 * cell['error']:.2f})"
+        words = f"{100 * cell['mean']:.2f}{error}"
+    words += f", best of {len(own)}" if len(own) > 1 else ""
+    return f"{words}, partial" if best["is_partial"] else words
 
 
-def _metrics_of(groups: Sequence[Group]) -> list[tuple[str, str]]:
+def _gain(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, str] | None:
+    """Returns the row of a gain over the common seeds; None without them or without predictions."""
+    ours, theirs = ({run["seed"]: run for run in own["runs"]} for own in (one, other))
+    seeds = sorted(ours.keys() & theirs.keys())
+    answers = [[_correct(runs[seed]) for seed in seeds] for runs in (ours, theirs)]
+    if not seeds or not all(own for runs in answers for own in runs):
+        return None
+    names = answers[0][0].keys()
+    if any(own.keys() != names for runs in answers for own in runs):
+        runs = ", ".join(run["name"] for run in (*one["runs"], *other["runs"]))
+        raise ValueError(f"{runs} predicted different examples; compare runs on the same data.")
+    right = [np.mean([[own[name] for name in names] for own in runs], axis=0) for runs in answers]
+    differences = right[0] - right[1]
+    error = (
+        differences.std(ddof=1) / math.sqrt(len(differences)) if len(differences) > 1 else math.nan
+    )
+    return {
+        "task": TASKS[one["task"]].title,
+        "model": one["model"],
+        "seeds": ", ".join(map(str, seeds)),
+        "examples": f"{len(differences):,}",
+        "from scratch, %": f"{100 * right[1].mean():.2f}",
+        "pretrained, %": f"{100 * right[0].mean():.2f}",
+        "difference ± s.e.": f"{format_difference(100 * differences.mean())} ± {100 * error:.2f}",
+    }
+
+
+def _correct(run: Mapping[str, Any]) -> Mapping[str, np.bool]:
+    """Returns {example id: True if correct} on the test set if it was scored, else on the validation set.
+
+    The result is empty for regression, and without a file of labeled predictions.
+    """
+    task = TASKS[run["task"]]
+    split = "test" if not math.isnan(run.get("test.accuracy", math.nan)) else "valid"
+    file = Path(run["folder"], "predictions", task.file_name(split))
+    if task.is_regression or not file.is_file():
+        return {}
+    ids, predictions, labels = read_predictions(task, file)
+    if labels is None:
+        return {}
+    return dict(zip(ids.tolist(), predictions == labels, strict=True))
+
+
+def _beyond_start(group: Mapping[str, Any]) -> set[Any]:
+    return {item for item in group["setting"] if item[0] not in START}
+
+
+def _error(run: Mapping[str, Any], split: str, metric: str) -> float:
+    """Returns the standard error of a metric over examples; NaN if unknown."""
+    known = float(run.get(f"{split}_standard_error.{metric}", math.nan))
+    examples = run.get(f"{split}_examples", 0)
+    if math.isnan(known) and metric == "accuracy" and examples > 0:
+        return binomial_error(run[f"{split}.{metric}"], examples)
+    return known
+
+
+def _shown(groups: pd.DataFrame) -> list[tuple[str, str]]:
     """Returns all (split, metric) pairs that exist in the runs of a task, in the order of the task."""
-    runs = [run for group in groups for run in group.runs]
+    runs = [run for own in groups["runs"] for run in own]
     return [
         (split, metric)
         for split in SPLIT_TITLES
-        for metric in TASKS[groups[0].task].metrics
-        if any(split in run.scores and metric in run.scores[split].values for run in runs)
+        for metric in metrics_of(groups["task"].iloc[0])
+        if any(not math.isnan(run.get(f"{split}.{metric}", math.nan)) for run in runs)
     ]
 
 
@@ -179,28 +321,9 @@ def _plain(value: float, metric: str) -> str:
     return f"{value:.3f}" if metric == "mlm_loss" else f"{100 * value:.2f}"
 
 
-def _of_seeds(cell: Cell | None, metric: str = "") -> str:
+def _of_seeds(cell: Mapping[str, float] | None, metric: str) -> str:
     if cell is None:
         return NOTHING
-    if cell.n == 1:
-        return _plain(cell.mean, metric)
-    return f"{_plain(cell.mean, metric)} ± {_plain(cell.deviation, metric)}"
-
-
-def _with_error(run: Run, split: str, metric: str) -> str:
-    if split not in run.scores or metric not in run.scores[split].values:
-        return NOTHING
-    scores = run.scores[split]
-    return format_spread(100 * scores.values[metric], 100 * scores.errors.get(metric, math.nan))
-
-
-def _label(group: Group) -> str:
-    return f"{group.label}{', partial' if group.is_partial else ''}"
-
-
-def _seeds(group: Group) -> str:
-    return ", ".join(str(run.seed) for run in group.runs)
-
-
-def _distinct(counts: Iterable[int]) -> str:
-    return "; ".join(dict.fromkeys(f"{count:,}" for count in counts))
+    if cell["n"] == 1:
+        return _plain(cell["mean"], metric)
+    return f"{_plain(cell['mean'], metric)} ± {_plain(cell['deviation'], metric)}"

@@ -31,7 +31,6 @@ from tqdm import tqdm
 from dataprep import cache, parallel
 from dataprep.archives import reading, stamp
 from lra.data.task import DataConfig, Split, Task, image_to_text, release_folders
-from reporting.tables import PERCENTILES, markdown_table
 
 VOCAB_SIZE = 256
 CLASS_NAMES = ("not joined", "joined")
@@ -180,6 +179,8 @@ def _describe_images(task: Task) -> str:
     """Returns a Markdown report: connected regions of the images, and the generator's statistics."""
     from scipy import ndimage  # installed with jax
 
+    from reporting.tables import PERCENTILES, markdown  # loads pandas
+
     images = task.first_images(MAX_IMAGES)
     neighbors = np.ones((3, 3), int)
     counts = [ndimage.label(image > 0, neighbors)[1] for image in images]
@@ -190,10 +191,16 @@ def _describe_images(task: Task) -> str:
     table = []
     for name, values in open_statistics(task, "train").items():
         percentiles = [f"{value:.1f}" for value in np.percentile(values, PERCENTILES)]
-        table.append([name.replace("_", " "), f"{values.mean():.2f}", *percentiles])
+        names = [f"{percent} %" for percent in PERCENTILES]
+        table.append(
+            {
+                "training images": name.replace("_", " "),
+                "mean": f"{values.mean():.2f}",
+                **dict(zip(names, percentiles, strict=True)),
+            }
+        )
     if table:
-        columns = ["training images", "mean", *(f"{percent} %" for percent in PERCENTILES)]
-        rows += ["", markdown_table(columns, table).rstrip()]
+        rows += ["", markdown(table).rstrip()]
     return "\n".join(rows)
 
 

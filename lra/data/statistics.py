@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from lra.data.baselines import baselines
 from lra.data.task import Sequences, Split, Task
-from reporting.tables import Table, lengths_cell
+from reporting.tables import lengths_cell
+from reporting.tables import markdown as markdown_table
 
 MAX_CLASSES = 20  # with more classes, only the range of their shares is shown
 MAX_IMAGES = 1000  # images used for the distribution of pixel values
@@ -58,7 +59,7 @@ def markdown(task: Task, num_classes: int) -> str:
         }
         for name, found in statistics.items()
     ]
-    paragraphs = [Table.from_rows({"": table}).markdown()]
+    paragraphs = [markdown_table(table)]
     overlaps = [
         f"{count:,} of {one} in {other}"
         for (one, other), count in shared_examples(statistics).items()

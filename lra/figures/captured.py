@@ -23,7 +23,7 @@ from nystromformer_jax.training import config_sha256, describe_environment, load
 from nystromformer_jax.training.integrity import saved_steps
 from nystromformer_jax.training.workdir import CHANGED
 from nystromformer_jax.typing import Array, Bool, Float
-from reporting.runs import check_kinds
+from reporting.runs import check_numbers
 from reporting.writer import output_path, path_argument
 
 CANDIDATES = 64  # number of test examples that `Trained.longest` considers
@@ -163,7 +163,6 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int | None = None) ->
             f"{folder} is not a run (no config.json): pass the folder given by --workdir."
         )
     config = read_json(folder / "config.json")
-    check_kinds(folder / "config.json", config, dict.fromkeys(config, "an object"))
     if "init" in config:
         raise ValueError(f"{folder} is a run of a language model: pass a run of run_lra.py.")
     run = train.prepare(_portable_config(config))
@@ -173,7 +172,7 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int | None = None) ->
     result = read_json(result_file) if result_file.is_file() else {"state": "unfinished"}
     finished = result.get("state") not in ("diverged", "unfinished")
     if finished:
-        check_kinds(result_file, result, {"best_step": "a whole number"}, required=True)
+        check_numbers(result_file, result, "best_step")
     checkpoints = folder / "checkpoints"
     if not finished and not saved_steps(checkpoints):
         raise FileNotFoundError(
@@ -211,7 +210,7 @@ def _portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
         "train": {"batch_size": jax.device_count(), "accumulation": 1, "remat": False},
         "eval": {"batch_size": 0},
     }
-    return {name: {**section, **changes.get(name, {})} for name, section in config.items()}
+    return {**config, **{name: {**config[name], **own} for name, own in changes.items()}}
 
 
 def _load(checkpoints: Path, step: int, run: train.Run) -> Any:

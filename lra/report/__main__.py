@@ -7,11 +7,10 @@
 Each folder is a run folder, or contains run folders at any depth. The report consists of:
 
 <out>.md, .html      the report; the HTML is self-contained
-<out>.json           all numbers of the tables
-<out>.csv            accuracies, speed and memory, one line per setting
+<out>.csv            one line per setting: accuracies, errors, speed, memory
+<out>.runs.csv       one line per run: results, command, config, hashes, versions
 <out>.tex            Table 3 in LaTeX, for the package booktabs, with your own tasks
-<out>-curves-TASK.png, <out>-time-TASK.png if `speed.jsonl` has the time per step, <out>-tradeoff.png if at
-least two settings of a task were timed, and <out>-recall.png for complete runs of MQAR
+<out>-bars.png, <out>-curves-TASK.png, and <out>-recall.png for complete runs of MQAR
 
 A file of --published adds rows to Table 3. It is a CSV file with a header, or a JSON list of objects:
 
@@ -26,7 +25,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lra.report.groups import read_groups
+from lra.report.groups import read
 from lra.report.page import make
 from reporting import writer
 
@@ -53,7 +52,7 @@ FLAGS: Mapping[str, Mapping[str, Any]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the report, prints it as Markdown and returns the exit code."""
-    return writer.main("lra.report", __doc__, read_groups, make, arguments, html=True, flags=FLAGS)
+    return writer.main("lra.report", __doc__, read, make, arguments, flags=FLAGS)
 
 
 if __name__ == "__main__":

@@ -1,217 +1,238 @@
-"""Groups of runs that differ only in the seed; a group is a cell of the benchmark's table."""
+"""Groups of runs that differ only in the seed, and comparisons between groups."""
 
-import dataclasses
-import re
+import itertools
+import math
 import statistics
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from lra.report.labels import Setting, label_settings, setting_of, track_of
-from lra.report.published import TITLES
-from lra.report.results import Run, find_runs, per_second
-from reporting.runs import group_by_setting
-from reporting.statistics import Summary, binomial_error, summarize
+import pandas as pd
 
+from lra.data import check_task, describe
+from lra.report.published import TITLES, baselines_of
+from nystromformer_jax.plugins import is_plugin
+from reporting.runs import STATES, one_per_seed, over_seeds, read_runs, unique_labels
+from reporting.statistics import Summary, binomial_error, holm, paired_p, summarize
+
+MAX_ALL_PAIRS = 5  # if there are more groups, all are compared with one reference group
 MAX_RATIO = 1.5  # maximum ratio between times of a setting that are considered steady
+# Two groups are compared if they agree in these keys of their settings, and times if in both sets of keys.
+BUDGET = (
+    "train.total_steps",
+    "train.batch_size",
+    "data.examples",
+    "eval.max_examples",
+    "data.sha256",
+)
+INPUTS = (
+    "train.batch_size",
+    "data.max_len",
+    "data.padded_len",
+    "data.pad_to_multiple_of",
+    "data.sha256",
+    "model.dtype",
+)
 
 
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Runs of one task and setting that differ only in the seed, sorted by seed."""
-
-    task: str
-    attention: str  # label of the attention, shared by groups of several tasks
-    label: str  # unique among the groups of the task
-    setting: Setting
-    runs: tuple[Run, ...]  # at least one
-
-    @property
-    def track(self) -> str:
-        """Recipe of the runs; see `track_of`."""
-        return track_of(self.setting)
-
-    @property
-    def scored(self) -> list[Run]:
-        """Runs whose results are averaged: the complete runs or, if there are none, the partial runs."""
-        complete = [run for run in self.runs if run.state == "complete"]
-        return complete or [run for run in self.runs if run.state == "partial"]
-
-    @property
-    def state(self) -> str:
-        """State of the group.
-
-        `complete` or `partial` if a run is scored, `diverged` if all runs diverged, otherwise `unfinished`.
-        """
-        if self.scored:
-            return self.scored[0].state
-        return "diverged" if self.diverged == len(self.runs) else "unfinished"
-
-    @property
-    def diverged(self) -> int:
-        """Number of runs that diverged."""
-        return sum(run.state == "diverged" for run in self.runs)
-
-    @property
-    def accuracies(self) -> dict[int, float]:
-        """Test accuracies in percent, by seed."""
-        return {run.seed: 100 * run.result.test_accuracy for run in self.scored if run.result}
-
-    @property
-    def summary(self) -> Summary:
-        """Summary of the accuracies; requires a scored run."""
-        return summarize(list(self.accuracies.values()))
-
-    @property
-    def binomial_error(self) -> float:
-        """Binomial error in percentage points; more seeds do not lower it, as they share a test set.
-
-        For labeled tokens it counts sequences, because the answers of a sequence are not independent. If they
-        were, the error would be smaller.
-        """
-        examples = [run.result.test_examples for run in self.scored if run.result]
-        return 100 * binomial_error(self.summary.mean / 100, min(examples))
-
-    @property
-    def step_seconds(self) -> float | None:
-        """Seconds per step: the median over the finished runs; see `Run.step_seconds`."""
-        return statistics.median(self._run_seconds) if self._run_seconds else None
-
-    @property
-    def examples_per_second(self) -> float | None:
-        """Examples per second of training, from the median time per step."""
-        return per_second(self.runs[0].config, self.step_seconds)
-
-    @property
-    def step_seconds_range(self) -> tuple[float, float] | None:
-        """Range of the seconds per step, over runs or over laps, whichever is wider.
-
-        The range over laps has the quartiles of the steadiest run: one disturbed run does not widen it.
-        """
-
-        def ratio(span: tuple[float, float]) -> float:
-            return span[1] / span[0]
-
-        quartiles = [run.step_seconds_quartiles for run in self.runs if run.result]
-        spans = sorted(filter(None, quartiles), key=ratio)[:1]
-        if len(self._run_seconds) > 1:
-            spans.append((min(self._run_seconds), max(self._run_seconds)))
-        return max(spans, key=ratio, default=None)
-
-    @property
-    def is_steady(self) -> bool:
-        """False if times per step vary, as with other load or a curriculum of shorter sequences."""
-        low, high = self.step_seconds_range or (1, 1)
-        return high <= MAX_RATIO * low
-
-    @property
-    def _run_seconds(self) -> list[float]:
-        return [run.step_seconds for run in self.runs if run.result and run.step_seconds]
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """Maximum peak memory over the runs."""
-        return max(run.result.peak_bytes or 0 if run.result else 0 for run in self.runs) or None
-
-    @property
-    def parameters(self) -> int | None:
-        """Number of parameters of the model, if a result has it."""
-        found = (run.result.parameters for run in self.runs if run.result)
-        return next(filter(None, found), None)
-
-    @property
-    def devices(self) -> str:
-        """Names of the devices of the runs."""
-        return ", ".join(sorted({run.device for run in self.runs if run.device}))
-
-    @property
-    def done_steps(self) -> int:
-        """Maximum number of completed steps over the runs."""
-        return max(run.done_steps for run in self.runs)
-
-    @property
-    def progress(self) -> str:
-        """Completed steps of the runs, as text."""
-        return "; ".join(dict.fromkeys(run.progress for run in self.scored or self.runs))
-
-    @property
-    def shortfalls(self) -> dict[str, list[int]]:
-        """Seeds of the incomplete runs, by a description of the missing steps or examples."""
-        found: dict[str, list[int]] = {}
-        for run in self.runs:
-            if run.state != "complete":
-                remark = f", {run.remark}" if run.remark else ""
-                found.setdefault(f"{run.progress} steps{remark}", []).append(run.seed)
-        return found
-
-    @property
-    def budget(self) -> tuple[Hashable, ...]:
-        """Values that must be equal for two groups to be compared."""
-        keys = (
-            "train.total_steps",
-            "train.batch_size",
-            "data.examples",
-            "eval.max_examples",
-            "data.sha256",
-        )
-        return (self.task, self.state, *(self.setting.get(key) for key in keys))
-
-
-def read_groups(folders: Iterable[Path]) -> tuple[list[Group], list[str]]:
-    """Returns the groups of all runs at or below `folders`.
-
-    Returns:
-      The groups, sorted by task, then by the `rank` of the label; and a sentence for each run that was
-      left out because another run has the same setting and seed.
+def read(folders: Iterable[Path]) -> tuple[pd.DataFrame, list[str]]:
+    """Returns one run of the benchmark per setting and seed, and a sentence for each run that was left out.
 
     Raises:
       FileNotFoundError: A folder does not exist or contains no run.
       ValueError: A file of a run is invalid.
     """
-    runs = find_runs(folders)
-    settings = {
-        run.folder: setting_of(run.config, run.task, run.data_sha256, run.config_argument)
-        for run in runs
-    }
-    order = {"complete": 0, "partial": 1, "validated": 2, "diverged": 3, "unfinished": 4}
-    by_preference = sorted(
-        runs, key=lambda run: (order[run.state], -run.done_steps, str(run.folder))
+    found = read_runs(
+        folders, ["lra"], "run of the benchmark: config.json and metrics.jsonl are needed"
     )
-    members, left_out = group_by_setting(
-        by_preference, lambda run: frozenset(settings[run.folder].items())
+    for run in found.itertuples():
+        try:
+            check_task(run.task)
+        except ValueError as error:
+            raise ValueError(f"{run.folder / 'config.json'}: {error}") from None
+    budgets = [_budget_steps(run) for run in found.to_dict("records")]
+    return one_per_seed(found.assign(budget_steps=budgets))
+
+
+def group(runs: pd.DataFrame) -> pd.DataFrame:
+    """Returns a row per task and setting, sorted by task, then the most complete first.
+
+    Columns: task, recipe, label (as recorded), name (unique in the task), attention, setting, state, seeds,
+    runs and diverged (numbers of runs), accuracies (test, % by seed), and over the scored runs n, mean,
+    deviation, half_width, binomial_error; valid, valid_deviation; done_steps, budget_steps; step_seconds,
+    step_low, step_high, examples_per_second, is_steady; peak_bytes, parameters, device.
+
+    Scored are the complete runs or, if there are none, the partial runs. More seeds do not lower the
+    binomial error, because they share a test set. Of labeled tokens it counts sequences, whose answers are
+    not independent.
+    """
+    groups = pd.DataFrame([_row(own) for _, own in runs.groupby(["task", "setting"], sort=False)])
+    complete = groups["state"] == "complete"
+    counts = complete.groupby([groups["recipe"], groups["label"]]).transform("sum")
+    keys = zip(
+        groups["task"].map(task_rank),
+        groups["state"].map(STATES.index),
+        -groups["n"],
+        -counts,
+        groups["recipe"],
+        groups["attention"] == "none",
+        groups["label"],
+        strict=True,
     )
-    own = [settings[runs[0].folder] for runs in members]
-    labels = label_settings(
-        own, [len(runs) for runs in members], [runs[0].budget_steps for runs in members]
-    )
-    groups = [
-        Group(runs[0].task, *label, setting, runs)
-        for setting, label, runs in zip(own, labels, members, strict=True)
+    groups = groups.assign(order=list(keys)).sort_values("order", ignore_index=True)
+    names = [
+        label if recipe in ("", "paper") else f"{label}, recipe={recipe}"
+        for label, recipe in zip(unique_labels(groups), groups["recipe"], strict=True)
     ]
-    ranks = {label: rank for rank, label in enumerate(labels_of(groups))}
-    return sorted(groups, key=lambda group: (task_rank(group.task), ranks[group.label])), left_out
-
-
-def labels_of(groups: Iterable[Group]) -> list[str]:
-    """Returns the labels, sorted by `rank`."""
-    found: dict[str, list[Group]] = {}
-    for group in groups:
-        found.setdefault(group.label, []).append(group)
-    return sorted(found, key=lambda label: rank(label, found[label]))
-
-
-def rank(label: str, groups: Iterable[Group]) -> tuple[Hashable, ...]:
-    """Returns a sort key of labels: most complete tasks first, then most runs, then natural order."""
-    own = list(groups)
-    complete = sum(group.state == "complete" for group in own)
-    digits = [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", label)]
-    return (-complete, -sum(len(group.runs) for group in own), *digits)
-
-
-def tasks_of(groups: Iterable[Group]) -> list[str]:
-    """Returns the tasks, sorted by `task_rank`."""
-    return sorted({group.task for group in groups}, key=task_rank)
+    return groups.drop(columns="order").assign(name=names)
 
 
 def task_rank(task: str) -> tuple[int, str]:
     """Returns a sort key of tasks: tasks of the benchmark in the order of `TITLES`, then others by name."""
     return (list(TITLES).index(task) if task in TITLES else len(TITLES), task)
+
+
+def trivial_of(runs: pd.DataFrame, task: str) -> dict[str, float]:
+    """Returns the accuracies of trivial predictors of a task in percent, from its runs if they have them."""
+    own = runs[runs["task"] == task]
+    found: dict[str, float] = {}
+    for baselines in own[own["data_sha256"] == own["data_sha256"].iloc[0]]["baselines"]:
+        found = {**baselines, **found}
+    return {name: 100 * value for name, value in (found or baselines_of(task)).items()}
+
+
+def compare(groups: pd.DataFrame) -> pd.DataFrame:
+    """Compares groups of the same task and budget, with p-values corrected over all comparisons.
+
+    Columns: task, first, second (names of groups), seeds (common to both), difference (test accuracy of the
+    first minus that of the second, in points), half_width (of the paired 95 % t interval, for three or more
+    common seeds), binomial_error (without two common seeds), p (of the paired t-test), p_holm.
+    """
+    rows = []
+    scored = groups[groups["n"] > 0]
+    budgets = [
+        (row.state, *(dict(row.setting).get(key) for key in BUDGET)) for row in scored.itertuples()
+    ]
+    for (task, _), own in scored.assign(budget=budgets).groupby(["task", "budget"], sort=False):
+        peers = own.to_dict("records")
+        pairs = list(itertools.combinations(peers, 2))
+        if len(peers) > MAX_ALL_PAIRS:
+            tasks = groups.groupby(["recipe", "label"])["task"].nunique()
+            reference = max(
+                peers, key=lambda x: (tasks[x["recipe"], x["label"]], -x["label"].count("="))
+            )
+            pairs = [(other, reference) for other in peers if other is not reference]
+        rows += [{"task": task, **_difference(*pair)} for pair in pairs]
+    columns = (
+        "task",
+        "first",
+        "second",
+        "seeds",
+        "difference",
+        "half_width",
+        "binomial_error",
+        "p",
+    )
+    found = pd.DataFrame(rows, columns=columns)
+    return found.assign(p_holm=holm(found["p"].tolist()))
+
+
+def mean_over(cells: Collection[Mapping[str, Any]]) -> Summary:
+    """Returns the mean over groups of several tasks, with a spread if all have the same seeds."""
+    seeds = {tuple(cell["accuracies"]) for cell in cells}
+    if len(seeds) == 1:
+        return summarize(
+            [statistics.fmean(cell["accuracies"][s] for cell in cells) for s in seeds.pop()]
+        )
+    mean = statistics.fmean(cell["mean"] for cell in cells)
+    return Summary(min(cell["n"] for cell in cells), mean, math.nan, math.nan)
+
+
+def _budget_steps(run: Mapping[str, Any]) -> int:
+    """Returns the number of steps of a complete run."""
+    steps = run.get("config.train.budget_steps")  # older runs do not have the key
+    if not steps or math.isnan(steps):
+        plugin = is_plugin(run["task"])
+        steps = run["config.train.total_steps"] if plugin else describe(run["task"]).total_steps
+    return int(steps)
+
+
+def _row(own: pd.DataFrame) -> dict[str, Any]:
+    own = own.sort_values("seed")
+    first = own.iloc[0]
+    state = min(own["state"], key=STATES.index)
+    scored = own[own["state"] == state] if state in ("complete", "partial") else own[:0]
+    finished = own[own["state"].isin(["complete", "partial"])]
+    accuracies = {}
+    if len(scored):
+        accuracies = dict(zip(scored["seed"], 100 * scored["test_accuracy"], strict=True))
+    summary = over_seeds(list(accuracies.values()))
+    examples = int(scored["test_examples"].min()) if len(scored) else 0
+    known = finished["step_seconds"].dropna()
+    seconds = known.median() if len(known) else math.nan
+    ratios = (finished["step_high"] / finished["step_low"]).dropna()
+    return {
+        **{key: first[key] for key in ("task", "recipe", "label", "attention", "setting")},
+        "state": state,
+        "seeds": list((scored if len(scored) else own)["seed"]),
+        "runs": len(own),
+        "diverged": int((own["state"] == "diverged").sum()),
+        "accuracies": accuracies,
+        **summary,
+        "binomial_error": 100 * binomial_error(summary["mean"] / 100, examples)
+        if len(scored)
+        else math.nan,
+        **_valid(own),
+        "done_steps": own["done_steps"].max(),
+        "budget_steps": first["budget_steps"],
+        "step_seconds": seconds,
+        "step_low": known.min(),
+        "step_high": known.max(),
+        "examples_per_second": first.get("config.train.batch_size", math.nan) / seconds,
+        # Over seeds, and over laps of the steadiest seed, because one disturbed run is no reason.
+        "is_steady": bool(
+            len(known) and known.max() <= MAX_RATIO * known.min() and ratios.min() <= MAX_RATIO
+        ),
+        "peak_bytes": finished["peak_bytes"].max() if "peak_bytes" in finished else math.nan,
+        "parameters": finished["parameters"].max() if "parameters" in finished else math.nan,
+        "device": ", ".join(sorted(set(filter(None, own["device"])))),
+    }
+
+
+def _valid(own: pd.DataFrame) -> dict[str, float]:
+    known = (100 * own["valid_accuracy"]).dropna() if "valid_accuracy" in own else []
+    found = over_seeds(list(known))
+    return {"valid": found["mean"], "valid_deviation": found.get("deviation", math.nan)}
+
+
+def _difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    one, other = first["accuracies"], second["accuracies"]
+    seeds = sorted(one.keys() & other.keys())
+    found = {
+        "first": first["name"],
+        "second": second["name"],
+        "seeds": seeds,
+        "half_width": math.nan,
+        "binomial_error": math.nan,
+        "p": math.nan,
+    }
+    if len(seeds) < 2:  # the common seed alone, because a mean over more seeds has another spread
+        means = [x[seeds[0]] if seeds else statistics.fmean(x.values()) for x in (one, other)]
+        error = math.hypot(first["binomial_error"], second["binomial_error"])
+        return {**found, "difference": means[0] - means[1], "binomial_error": error}
+    pairs = [one[seed] for seed in seeds], [other[seed] for seed in seeds]
+    difference = summarize([a - b for a, b in zip(*pairs, strict=True)])
+    return {
+        **found,
+        "difference": difference.mean,
+        "half_width": difference.half_width,
+        "p": paired_p(*pairs),
+    }
+
+
+def same_inputs(groups: Sequence[Mapping[str, Any]]) -> bool:
+    """Returns True if the times per step of groups can be compared: steady, equal inputs, equal devices."""
+    found = {
+        (group["device"], *(dict(group["setting"]).get(key) for key in INPUTS)) for group in groups
+    }
+    return len(found) == 1 and all(group["is_steady"] for group in groups)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dataprep.archives import decode
 from nystromformer_jax.plugins import short_name
 from nystromformer_jax.spelling import nearest
 
@@ -130,24 +129,22 @@ def read_published(file: Path) -> dict[Source, tuple[Published, ...]]:
       OSError: The file cannot be read.
       ValueError: The file is not UTF-8, or a row is invalid; the message has its number.
     """
-    text = decode(file.read_bytes(), str(file), "Save it as UTF-8.").removeprefix("\ufeff")
-    if file.suffix == ".csv":
-        try:
-            rows: Any = [
-                {key: value for key, value in row.items() if value not in ("", None)}
-                for row in csv.DictReader(io.StringIO(text, newline=""))
-            ]
-        except csv.Error as error:
-            raise ValueError(f"{file} cannot be read as CSV: {error}.") from None
-    elif file.suffix == ".json":
-        try:
-            rows = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{file} cannot be read as JSON: {error}.") from None
-    else:
+    if file.suffix not in (".csv", ".json"):
         raise ValueError(f"--published={file} must end in .csv or .json.")
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{file} must contain a list of one or more rows with column names.")
+    try:
+        text = file.read_bytes().decode("utf-8-sig")
+        rows = (
+            list(csv.DictReader(io.StringIO(text, newline="")))
+            if file.suffix == ".csv"
+            else json.loads(text)
+        )
+        rows = [
+            {name: value for name, value in row.items() if value not in ("", None)} for row in rows
+        ]
+        if not rows:
+            raise ValueError("it has no row")
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ValueError(f"{file} cannot be read as a list of rows: {error}.") from None
     found: dict[Source, tuple[Published, ...]] = {}
     sources: dict[str, Source] = {}
     for number, row in enumerate(rows, 1):
@@ -164,9 +161,7 @@ def read_published(file: Path) -> dict[Source, tuple[Published, ...]]:
 def _row(row: Mapping[str, Any]) -> Published:
     columns = ["model", "source", "url", "remark", *TITLES, "mean_of_5"]
     for name in row:
-        if name is None:  # the key of cells beyond the header in `csv.DictReader`
-            raise ValueError("more cells than the header has: quote cells that contain a comma.")
-        if name not in columns:
+        if name not in columns:  # None: more cells than the header has
             raise ValueError(f"unknown column {name!r}{nearest(str(name), columns)}")
     for name in ("model", "source"):
         if not isinstance(row.get(name), str) or not row[name].strip():

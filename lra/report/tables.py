@@ -1,115 +1,75 @@
 """Tables of the report on benchmark runs."""
 
 import math
-import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any
 
-from lra.report.comparisons import Comparison, Grid, grids, mean_over
-from lra.report.groups import Group, rank, tasks_of
-from lra.report.labels import RECIPES
-from lra.report.published import (
-    COLUMNS,
-    PATH_X,
-    TABLE,
-    TITLES,
-    Published,
-    Source,
-    baselines_of,
-    title_of,
-)
+import pandas as pd
+
+from lra.data import mqar
+from lra.report.groups import compare, mean_over, same_inputs, task_rank
+from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES, Published, Source, title_of
 from nystromformer_jax.spelling import nearest
-from reporting.statistics import Summary, binomial_error
-from reporting.tables import (
-    DIVERGED,
-    NOT_FINISHED,
-    NOT_RUN,
-    NOTHING,
-    OURS,
-    PARTIAL,
-    Table,
-    format_3sf,
-    format_half_width,
-    format_spread,
-)
+from reporting.statistics import binomial_error, format_spread
+from reporting.tables import NOTHING, format_3sf, format_difference, format_p, in_sections
 
-TRACKS: Mapping[str, str] = {
-    "paper": f"{OURS}, the paper's recipe",
-    **{recipe: f"{OURS}, recipe={recipe}" for recipe in RECIPES[1:]},
-    "other": f"{OURS}, other settings",
-}
+NOT_RUN = "not run"
+OURS = "This code"
 
 
-def table3(groups: Sequence[Group], *, include_partial: bool = False) -> str:
-    """Returns Table 3 of the paper as Markdown, with rows of this code and of other publications.
-
-    With `include_partial`, it also shows the accuracies of partial runs, marked as partial.
-    """
-    return benchmark_table(groups, include_partial=include_partial).markdown()
-
-
-def task_table(groups: Sequence[Group], task: str, *columns: str) -> str:
-    """Returns a Markdown table of the settings and trivial predictors of a task; default: all columns.
-
-    Raises:
-      ValueError: No group has this task.
-    """
-    own = [group for group in groups if group.task == task]
-    if not own:
-        known = ", ".join(tasks_of(groups)) or "none"
-        raise ValueError(f"No run has the task {task!r}; known tasks: {known}.")
-    table = task_groups_table(own)
-    return (table.select(*columns) if columns else table).markdown()
-
-
-def benchmark_table(
-    groups: Sequence[Group],
+def table3(
+    groups: pd.DataFrame,
     published: Mapping[Source, Sequence[Published]] = TABLE,
     *,
     include_partial: bool = False,
     more_tasks: Sequence[str] = (),
-) -> Table:
-    """Returns Table 3 of the paper as a `Table`, with the rows of `published`; see `table3`.
+) -> pd.DataFrame:
+    """Returns Table 3 of the paper, with rows of this code and of other publications, in sections.
 
-    `more_tasks` are tasks outside of the benchmark, which get a column each.
+    It has the tasks that this code has run. With `include_partial`, partial runs have a number, marked as
+    partial. `more_tasks` are tasks outside of the benchmark, which get a column each.
     """
+    ours: dict[str, list[dict[str, str]]] = {}
+    found = rows_of(groups[groups["task"].isin([*TITLES, *more_tasks])], include_partial)
+    known = {task for cells in found.values() for task in cells}
+    tasks = [task for task in (*TITLES, *more_tasks) if task in known]
+    for (recipe, label), cells in found.items():
+        row = {"test accuracy, %": label}
+        row |= {
+            title_of(task): _cell(cells[task], include_partial) if task in cells else NOT_RUN
+            for task in tasks
+        }
+        row |= {name: _mean(of, cells) for name, of in means_of(tasks).items()}
+        ours.setdefault(recipe, []).append(row)
+    titles = {"": OURS, "paper": f"{OURS}, the paper's recipe"}
+    sections = {
+        titles.get(recipe, f"{OURS}, recipe={recipe}"): pd.DataFrame(ours[recipe])
+        for recipe in sorted(ours, key=lambda recipe: (recipe != "paper", recipe))
+    }
+    for source, models in published.items():
+        rows = [_published(model, tasks) for model in models]
+        sections[source.title] = pd.DataFrame([row for row in rows if len(row) > 1])
+    order = [
+        "test accuracy, %",
+        *(title_of(task) for task in tasks if task in COLUMNS),
+        "mean of 5",
+    ]
+    order += [
+        TITLES[PATH_X],
+        "mean of 6",
+        *(title_of(task) for task in tasks if task not in TITLES),
+    ]
+    table = in_sections(sections)
+    kept = [name for name in order if name in table.columns and name in _used(ours)]
+    text: pd.DataFrame = table[kept].where(table[kept] != "", NOTHING)
+    text.loc[text.index != "", kept[1:]] = ""
+    return text
 
-    def cell(cells: Mapping[str, Group], task: str) -> str:
-        group = cells.get(task)
-        if group is None:
-            return NOT_RUN
-        return PARTIAL if _is_hidden(group, include_partial) else _accuracy(group, _format_group)
 
-    ours: dict[str, list[list[str]]] = {track: [] for track in TRACKS}
-    rows_of_labels = benchmark_rows(groups, include_partial=include_partial, more_tasks=more_tasks)
-    for label, cells in rows_of_labels.items():
-        track = track_of_row(cells)
-        ours[track].append(
-            [
-                label.removesuffix(f", recipe={track}"),
-                *(cell(cells, task) for task in COLUMNS),
-                _mean(COLUMNS, cells),
-                cell(cells, PATH_X),
-                _mean(TITLES, cells),
-                *(cell(cells, task) for task in more_tasks),
-            ]
-        )
-    sections = [(TRACKS[track], rows) for track, rows in ours.items() if rows]
-    for source, own in published.items():
-        rows = [
-            [
-                row.model,
-                *map(_number, (*row.accuracies, row.mean, row.path_x, row.mean_of_six)),
-                *(NOTHING for _ in more_tasks),
-            ]
-            for row in own
-        ]
-        sections.append((source.title, rows))
-    columns = ["test accuracy, %", *COLUMNS.values(), "mean of 5", TITLES[PATH_X], "mean of 6"]
-    return Table([*columns, *map(title_of, more_tasks)], sections)
-
-
-def latex(table: Table, columns: Sequence[str], sources: Sequence[str] | None, *, n: bool) -> str:
-    """Returns a `benchmark_table` in LaTeX, with a choice of its columns and sections.
+def select(
+    table: pd.DataFrame, columns: Sequence[str], sources: Sequence[str] | None, *, n: bool
+) -> pd.DataFrame:
+    """Returns a choice of columns and sections of a `table3`.
 
     `columns` are headings; by default all. `sources` are beginnings of the titles of published rows; None for
     all. Our rows are always there. Without `n`, the cells do not have the number of seeds.
@@ -119,248 +79,284 @@ def latex(table: Table, columns: Sequence[str], sources: Sequence[str] | None, *
     """
     if unknown := [name for name in columns if name not in table.columns]:
         raise ValueError(f"--columns: no column {unknown[0]!r}{nearest(unknown[0], table.columns)}")
-    table = table.select(table.columns[0], *(columns or table.columns[1:]))
-    kept = (OURS, *(sources or ())) if sources is not None else ("",)
-    sections = [(title, rows) for title, rows in table.sections if title.startswith(kept)]
-    if not n:
-        sections = [
-            (title, [[re.sub(r" \(n = [^)]*\)", "", cell) for cell in row] for row in rows])
-            for title, rows in sections
-        ]
-    return Table(table.columns, sections).latex()
+    table = table[[table.columns[0], *(columns or table.columns[1:])]]
+    if sources is not None:
+        titles = pd.Series(table.index, table.index).replace("", None).ffill()
+        table = table[titles.str.startswith((OURS, *sources)).to_numpy()]
+    return table if n else table.replace(r" \(n = [^)]*\)", "", regex=True)
 
 
-def benchmark_rows(
-    groups: Sequence[Group], *, include_partial: bool = False, more_tasks: Sequence[str] = ()
-) -> dict[str, dict[str, Group]]:
-    """Returns the rows of this code: for each label, a group of runs per task.
+def rows_of(
+    groups: pd.DataFrame, include_partial: bool
+) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
+    """Returns the rows of this code: for each recipe and label, a group per task.
 
-    If an attention has one complete group on a task, the row shows this group. If it has several, there is
-    a row for each. If it has none, the row shows the group with the most steps, with a score if possible.
-    Attentions whose groups are all part of a grid are only shown in the grid, unless this holds for all.
-    Without `include_partial`, attentions whose groups are all partial or unfinished have no row.
+    If a label has complete groups on a task, these are shown, else the group with the most steps. Rows with
+    most complete tasks come first. Without `include_partial`, labels without a complete or diverged group
+    have no row.
     """
-    official = [group for group in groups if group.task in (*TITLES, *more_tasks)]
-    cells: dict[str, dict[str, Group]] = {}
-    for task, attention in dict.fromkeys((group.task, group.attention) for group in official):
-        own = [group for group in official if (group.task, group.attention) == (task, attention)]
-        complete = [group for group in own if group.state == "complete"]
-        if len(complete) > 1:
-            for group in complete:
-                cells.setdefault(group.label, {})[task] = group
-        else:
-            furthest = max(own, key=lambda group: (bool(group.scored), group.done_steps))
-            cells.setdefault(attention, {})[task] = (complete or [furthest])[0]
-    in_grids = [group for grid in grids(official) for group in grid.cells.values()]
-    outside = [name for name in cells if any(own not in in_grids for own in cells[name].values())]
-    shown = [
-        label
-        for label in outside or cells
-        if include_partial
-        or any(group.state in ("complete", "diverged") for group in cells[label].values())
-    ]
-    labels = sorted(shown, key=lambda label: rank(label, cells[label].values()))
-    return {label: cells[label] for label in labels}
-
-
-def _is_hidden(group: Group, include_partial: bool) -> bool:
-    """Returns True if Table 3 does not show the accuracy of a group."""
-    return group.state == "partial" and not include_partial
-
-
-def track_of_row(cells: Mapping[str, Group]) -> str:
-    """Returns the track of a row of this code; groups with the same label have the same track."""
-    return next(iter(cells.values())).track
-
-
-def task_groups_table(groups: Sequence[Group]) -> Table:
-    """Returns a table of one task with a row per setting and per trivial predictor."""
-    rows = [
-        {
-            "attention": group.label,
-            "seeds": _seeds(group),
-            "test accuracy, %": _accuracy(group),
-            "binomial error": f"{group.binomial_error:.2f}" if group.scored else NOTHING,
-            "95 % interval": _interval(group.summary) if group.scored else NOTHING,
-            "steps": group.progress,
-            "s per step": _step_seconds(group),
-            "examples per second": f"{format_3sf(group.examples_per_second)}{_mark(group)}",
-            "memory, GiB": f"{group.peak_bytes / 2**30:.2f}" if group.peak_bytes else NOTHING,
-            "parameters": f"{group.parameters:,}" if group.parameters else NOTHING,
-        }
-        for group in groups
-    ]
-    trivial = [
-        {"attention": name, "test accuracy, %": f"{100 * accuracy:.2f}"}
-        for name, accuracy in baselines(groups)[0].items()
-    ]
-    return Table.from_rows({"": rows, "Trivial predictors": trivial})
-
-
-def runs_table(groups: Sequence[Group]) -> Table:
-    """Returns a table of one task with a row per run and binomial standard errors."""
-    rows = []
-    for group in groups:
-        for run in group.runs:
-            test, result = run.remark, run.result
-            if result:
-                error = binomial_error(result.test_accuracy, result.test_examples)
-                test = format_spread(100 * result.test_accuracy, 100 * error)
-                test += f", {run.remark or PARTIAL}" if result.partial else ""
-            rows.append(
-                {
-                    "attention": group.label,
-                    "seed": str(run.seed),
-                    "test accuracy, %": test,
-                    "validation, %": f"{100 * result.valid_accuracy:.2f}" if result else NOTHING,
-                    "best step": f"{result.best_step:,}" if result else NOTHING,
-                    "steps": run.progress,
-                    "s per step": format_3sf(run.step_seconds) if result else NOTHING,
-                    "device": run.device or NOTHING,
-                }
-            )
-    return Table.from_rows({"": rows})
-
-
-def comparisons_table(comparisons: Sequence[Comparison]) -> Table:
-    """Returns a table of the differences between settings of one task."""
-    rows = [
-        {
-            "difference, percentage points": f"{one.first} − {one.second}",
-            "seeds": ", ".join(map(str, one.seeds)) or "none in common",
-            "mean": f"{one.difference:+.2f}".replace("-", "−"),
-            "95 % t-interval": format_half_width(one.half_width),
-            "binomial error": format_half_width(one.error),
-            "p": format_p(one.p),
-            "p, Holm": format_p(one.p_holm),
-        }
-        for one in comparisons
-    ]
-    return Table.from_rows({"": rows})
-
-
-def grid_table(grid: Grid) -> Table:
-    """Returns a table of test accuracies over two options."""
-    rows = [
-        [
-            f"{row:,}",
-            *(
-                _format_group(grid.cells[row, column]) if (row, column) in grid.cells else NOT_RUN
-                for column in grid.columns
-            ),
-        ]
-        for row in grid.rows
-    ]
-    corner = f"{grid.row_option} ↓, {grid.column_option} →"
-    return Table([corner, *(f"{column:,}" for column in grid.columns)], [("", rows)])
-
-
-def shortfalls(groups: Iterable[Group]) -> list[str]:
-    """Returns sentences about incomplete runs."""
-    return [
-        f"{title_of(group.task)}, {group.label},"
-        f" seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}: {done}."
-        for group in groups
-        for done, seeds in group.shortfalls.items()
-    ]
-
-
-def baselines(groups: Sequence[Group]) -> tuple[Mapping[str, float], bool]:
-    """Returns accuracies of trivial predictors in [0, 1], and True if they are from all runs' test set.
-
-    Older runs recorded fewer predictors, so those of all runs on the first run's data are merged.
-    """
-
-    def test_set(group: Group) -> tuple[Hashable, ...]:
-        return group.setting["data.sha256"], group.setting.get("data.examples")
-
-    test_sets = [test_set(group) for group in groups if group.scored]
-    found: dict[str, float] = {}
-    for group in groups:
-        for run in group.scored:
-            if run.result and test_set(group) == test_sets[0]:
-                found = {**run.result.baselines, **found}
-    if not found:
-        return baselines_of(groups[0].task), False
-    return found, len(set(test_sets)) == 1
-
-
-def _number(value: float | str | None) -> str:
-    if value is None:
-        return NOTHING
-    return value if isinstance(value, str) else f"{value:.2f}"
-
-
-def _format_mean(group: Group) -> str:
-    """Returns "mean ± deviation" of the accuracies."""
-    return format_spread(group.summary.mean, group.summary.deviation)
-
-
-def _format_group(group: Group) -> str:
-    """Returns "mean ± deviation (n = N)" of the accuracies; see `_of_total`."""
-    return _format_mean_with_n(group.summary, len(group.runs), group.diverged)
-
-
-def _mean(tasks: Collection[str], cells: Mapping[str, Group]) -> str:
-    mean = mean_over(tasks, cells)
-    if mean is None:
-        return NOTHING
-    fewest = min(
-        (cells[task] for task in tasks), key=lambda group: (len(group.scored), -len(group.runs))
+    rows: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for (_, recipe, label), own in groups.groupby(["task", "recipe", "label"], sort=False):
+        complete = own[own["state"] == "complete"].to_dict("records")
+        furthest = own.sort_values("done_steps", ascending=False).sort_values("n", kind="stable")
+        for group in complete or furthest[-1:].to_dict("records"):
+            key = group["name"].removesuffix(f", recipe={recipe}") if complete else label
+            rows.setdefault((recipe, key), {})[group["task"]] = group
+    shown = {"complete", "diverged", *(["partial"] if include_partial else [])}
+    kept = {
+        key: cells
+        for key, cells in rows.items()
+        if any(group["state"] in shown for group in cells.values())
+    }
+    return dict(
+        sorted(
+            kept.items(),
+            key=lambda item: -sum(group["state"] == "complete" for group in item[1].values()),
+        )
     )
-    return _format_mean_with_n(mean, len(fewest.runs), fewest.diverged)
 
 
-def _format_mean_with_n(summary: Summary, num_runs: int, diverged: int) -> str:
-    """Returns "mean ± deviation (n = N)"; see `_of_total`."""
-    spread = format_spread(summary.mean, summary.deviation)
-    return f"{spread} (n = {summary.n}{_of_total(summary.n, num_runs, diverged)})"
+def settings_table(groups: pd.DataFrame, trivial: Mapping[str, float]) -> pd.DataFrame:
+    """Returns a table of one task with a row per setting and per trivial predictor.
+
+    The seconds per step are shown if they can be compared; see `same_inputs`.
+    """
+    found = groups.to_dict("records")
+    timed = same_inputs([group for group in found if group["step_seconds"] > 0])
+    rows = []
+    for group in found:
+        row = {
+            "attention": group["name"],
+            "seeds": ", ".join(map(str, group["seeds"])) + _of_total(group),
+            "test accuracy, %": _accuracy(group),
+            "binomial error": _number(group["binomial_error"]),
+            "95 % interval": _interval(group),
+            "validation, %": format_spread(group["valid"], group["valid_deviation"])
+            if group["valid"] > 0
+            else NOTHING,
+            "steps": _steps(group),
+        }
+        if timed:
+            row["s per step"] = format_3sf(group["step_seconds"])
+        row["memory, GiB"] = _number(group["peak_bytes"] / 2**30)
+        row["parameters"] = f"{group['parameters']:,.0f}" if group["parameters"] > 0 else NOTHING
+        rows.append(row)
+    predictors = [
+        {"attention": name, "test accuracy, %": f"{value:.2f}"} for name, value in trivial.items()
+    ]
+    sections = {
+        "": pd.DataFrame(rows),
+        "Trivial predictors": pd.DataFrame(predictors, columns=list(rows[0])),
+    }
+    return in_sections(sections)
 
 
-def _of_total(scored: int, num_runs: int, diverged: int) -> str:
-    """Returns " of N", and the number of diverged runs, if some of the N runs are not scored."""
-    if num_runs <= scored:
-        return ""
-    return f" of {num_runs}{f', {diverged} diverged' if diverged else ''}"
+def comparisons_table(comparisons: pd.DataFrame) -> pd.DataFrame:
+    """Returns a table of the differences between settings."""
+    return pd.DataFrame(
+        {
+            "difference, points": comparisons["first"] + " − " + comparisons["second"],
+            "seeds": [
+                ", ".join(map(str, seeds)) or "none in common" for seeds in comparisons["seeds"]
+            ],
+            "mean": comparisons["difference"].map(format_difference),
+            "95 % t interval": comparisons["half_width"].map(_plus_minus),
+            "binomial error": comparisons["binomial_error"].map(_plus_minus),
+            "p": comparisons["p"].map(format_p),
+            "p, Holm": comparisons["p_holm"].map(format_p),
+        }
+    )
 
 
-def _seeds(group: Group) -> str:
-    scored = group.scored or group.runs
-    of_total = _of_total(len(scored), len(group.runs), group.diverged)
-    return ", ".join(str(run.seed) for run in scored) + of_total
+def control(groups: pd.DataFrame, recipe: str) -> pd.DataFrame:
+    """Returns what Nyström attention adds to a recipe, by task: a row of `compare` per task, first − second.
+
+    Its columns also have the two groups, `with` and `without` attention.
+    """
+    every = compare(groups)
+    rows = []
+    for task in sorted(set(groups["task"]), key=task_rank):
+        own = groups[(groups["task"] == task) & (groups["recipe"] == recipe) & (groups["n"] > 0)]
+        ours = own[(own["attention"] == "nystrom") & ~own["label"].str.contains("=")]
+        none = own[own["label"] == "none"]
+        if not (len(ours) and len(none)):
+            continue
+        pair = pd.concat([ours[:1], none[:1]])
+        if len(found := compare(pair)):
+            names = set(pair["name"])
+            same = every[
+                (every["task"] == task) & every["first"].isin(names) & every["second"].isin(names)
+            ]
+            p_holm = same["p_holm"].iloc[0] if len(same) else math.nan
+            rows.append(
+                {**found.iloc[0], "p_holm": p_holm, "with": ours.iloc[0], "without": none.iloc[0]}
+            )
+    return pd.DataFrame(rows)
 
 
-def _accuracy(group: Group, format: Callable[[Group], str] = _format_mean) -> str:
-    if not group.scored:
-        return DIVERGED if group.state == "diverged" else NOT_FINISHED
-    if group.state != "partial":
-        return format(group)
-    return f"{format(group)}, {group.scored[0].remark or PARTIAL}"
+def control_table(found: pd.DataFrame) -> pd.DataFrame:
+    """Returns the result of `control` as text."""
+    rows = []
+    for one in found.to_dict("records"):
+        paired = len(one["seeds"]) > 1
+        size = one["half_width"] if paired else one["binomial_error"]
+        kind = "95 % t interval" if paired else "binomial standard error"
+        seeds = [one["seeds"] or one[name]["seeds"] for name in ("with", "without")]
+        rows.append(
+            {
+                "task": title_of(one["task"]),
+                "seeds with": ", ".join(map(str, seeds[0])),
+                "seeds without": ", ".join(map(str, seeds[1])),
+                "with Nyström attention − without, points": format_difference(one["difference"]),
+                "error": NOTHING if math.isnan(size) else f"± {size:.2f}, {kind}",
+                "p": format_p(one["p"]),
+                "p, Holm": format_p(one["p_holm"]),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
-def _interval(summary: Summary) -> str:
-    if math.isnan(summary.half_width):
+def runs_table(runs: pd.DataFrame, groups: pd.DataFrame) -> pd.DataFrame:
+    """Returns a table with a row per run and binomial standard errors."""
+    names = {(g["task"], g["setting"]): g["name"] for g in groups.to_dict("records")}
+    rows = []
+    for run in runs.to_dict("records"):
+        accuracy = run["state"] if run["state"] != "validated" else "not tested"
+        if run["state"] in ("complete", "partial"):
+            error = binomial_error(run["test_accuracy"], run["test_examples"])
+            accuracy = format_spread(100 * run["test_accuracy"], 100 * error)
+            accuracy += ", partial" if run["state"] == "partial" else ""
+        rows.append(
+            {
+                "run": run["name"],
+                "task": title_of(run["task"]),
+                "attention": names[run["task"], run["setting"]],
+                "seed": str(run["seed"]),
+                "test accuracy, %": accuracy,
+                "best step": f"{run['best_step']:,.0f}" if run.get("best_step", 0) > 0 else NOTHING,
+                "steps": _progress(run["done_steps"], run["budget_steps"]),
+                "s per step": format_3sf(run["step_seconds"]),
+                "device": run["device"] or NOTHING,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def recall_table(groups: pd.DataFrame) -> pd.DataFrame:
+    """Returns accuracies on MQAR: attentions in rows, numbers of pairs in columns, a section per length."""
+    sections = {}
+    for length, own in groups.groupby("length"):
+        cells = own.assign(
+            cell=[
+                format_spread(mean, deviation, 1)
+                for mean, deviation in zip(own["mean"], own["deviation"], strict=True)
+            ]
+        )
+        table = cells.pivot(index="name", columns="pairs", values="cell").fillna(NOTHING)
+        table = table.loc[sorted(table.index, key=_natural)]
+        table.columns = [f"{pairs} pairs" for pairs in table.columns]
+        sections[f"{length:,} tokens"] = table.reset_index(names="attention")
+    return in_sections(sections)
+
+
+def recall_groups(groups: pd.DataFrame) -> pd.DataFrame:
+    """Returns the complete groups of MQAR, with the columns length and pairs."""
+    sizes = {task: size for task in set(groups["task"]) if (size := mqar.size_of(task))}
+    own = groups[groups["task"].isin(sizes) & (groups["state"] == "complete")]
+    return own.assign(
+        length=[sizes[task][0] for task in own["task"]],
+        pairs=[sizes[task][1] for task in own["task"]],
+    )
+
+
+def means_of(tasks: Collection[str]) -> dict[str, list[str]]:
+    """Returns the tasks of each mean: of 5, and of 6 with Path-X, if all have run."""
+    found = {"mean of 5": list(COLUMNS), "mean of 6": list(TITLES)}
+    return {name: own for name, own in found.items() if set(own) <= set(tasks)}
+
+
+def _natural(label: str) -> tuple[Hashable, ...]:
+    """Returns a sort key: letters first, then numbers by size."""
+    name, _, number = label.partition(",")[0].partition("-")
+    return name, int(number) if number.isdigit() else 0, label
+
+
+def _used(ours: Mapping[str, Sequence[Mapping[str, str]]]) -> set[str]:
+    return {
+        name
+        for rows in ours.values()
+        for row in rows
+        for name, cell in row.items()
+        if cell not in (NOT_RUN, NOTHING, "partial", "not finished")
+    }
+
+
+def _cell(group: Mapping[str, Any], include_partial: bool) -> str:
+    if group["state"] == "partial" and not include_partial:
+        return "partial"
+    if not group["n"]:
+        return "diverged" if group["state"] == "diverged" else "not finished"
+    partial = ", partial" if group["state"] == "partial" else ""
+    n = f"(n = {group['n']}{_of_total(group)})"
+    return f"{format_spread(group['mean'], group['deviation'])} {n}{partial}"
+
+
+def _mean(tasks: Collection[str], cells: Mapping[str, Mapping[str, Any]]) -> str:
+    own = [cells[task] for task in tasks if task in cells]
+    if len(own) < len(tasks) or any(group["state"] != "complete" for group in own):
         return NOTHING
-    low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
+    mean = mean_over(own)
+    return f"{format_spread(mean.mean, mean.deviation)} (n = {mean.n})"
+
+
+def _published(row: Published, tasks: Collection[str]) -> dict[str, str]:
+    accuracies = dict(zip(COLUMNS, row.accuracies, strict=True)) | {PATH_X: row.path_x}
+    values = {title_of(task): value for task, value in accuracies.items() if task in tasks}
+    values |= {"mean of 5": row.mean, "mean of 6": row.mean_of_six}
+    cells = {
+        name: value if isinstance(value, str) else f"{value:.2f}"
+        for name, value in values.items()
+        if value is not None
+    }
+    return {"test accuracy, %": row.model, **cells}
+
+
+def _of_total(group: Mapping[str, Any]) -> str:
+    """Returns " of N", and the number of diverged runs, if some of the N runs are not scored."""
+    if group["runs"] <= len(group["seeds"]):
+        return ""
+    diverged = f", {group['diverged']} diverged" if group["diverged"] else ""
+    return f" of {group['runs']}{diverged}"
+
+
+def _accuracy(group: Mapping[str, Any]) -> str:
+    if not group["n"]:
+        return {"validated": "not tested", "diverged": "diverged"}.get(
+            group["state"], "not finished"
+        )
+    partial = ", partial" if group["state"] == "partial" else ""
+    return f"{format_spread(group['mean'], group['deviation'])}{partial}"
+
+
+def _interval(group: Mapping[str, Any]) -> str:
+    half_width = group.get("half_width", math.nan)
+    if math.isnan(half_width):
+        return NOTHING
+    low, high = group["mean"] - half_width, group["mean"] + half_width
     return f"{low:.2f} to {high:.2f}".replace("-", "−")
 
 
-def speed_range(group: Group, joined_by: str) -> str:
-    """Returns the range of the seconds per step of a group as text; empty if unknown."""
-    return joined_by.join(map(format_3sf, group.step_seconds_range or ()))
+def _steps(group: Mapping[str, Any]) -> str:
+    return _progress(group["done_steps"], group["budget_steps"])
 
 
-def _step_seconds(group: Group) -> str:
-    spread = f" ({speed_range(group, '–')})" if group.step_seconds_range else ""
-    return f"{format_3sf(group.step_seconds)}{spread}{_mark(group)}"
+def _progress(done: int, budget: int) -> str:
+    return f"{done:,} of {budget:,}" if done < budget else f"{done:,}"
 
 
-def _mark(group: Group) -> str:
-    return "" if group.is_steady else " †"
+def _number(value: float) -> str:
+    return NOTHING if math.isnan(value) else f"{value:.2f}"
 
 
-def format_p(value: float) -> str:
-    """Returns a p-value with three decimals; a dash for NaN."""
-    if math.isnan(value):
-        return NOTHING
-    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
+def _plus_minus(value: float) -> str:
+    return NOTHING if math.isnan(value) else f"± {value:.2f}"

@@ -17,7 +17,7 @@ from typing import Any
 from dataprep.archives import decode
 from nystromformer_jax.durable import read_json, write_bytes
 from nystromformer_jax.spelling import split_commas
-from reporting.runs import check_kinds
+from reporting.runs import check_numbers
 
 FROM_FILES = ("text", "retrieval", "image")  # tasks whose data are not generated
 NO_TEST = "--notest"
@@ -71,10 +71,9 @@ class Job:
             return None
         result = read_json(file)
         if is_diverged(result):
-            check_kinds(file, result, {"step": "a whole number"}, required=True)
+            check_numbers(file, result, "step")
         else:
-            check_kinds(file, result, {"valid_accuracy": "a number"}, required=True)
-            check_kinds(file, result, {"test_accuracy": "a number"})
+            check_numbers(file, result, "valid_accuracy", *{"test_accuracy"} & result.keys())
         return result
 
     @property

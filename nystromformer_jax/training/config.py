@@ -299,8 +299,10 @@ def read_sections(
         else section
         for name, section in config.items()
     }
-    for name in config:
-        if name not in known and name != "command":  # records how the run was started
+    for name, section in config.items():
+        if name not in known and not isinstance(
+            section, str
+        ):  # a text records how the run was started
             raise ValueError(f"{name}: no such section{nearest(name, known)}")
     for name in known:
         if name not in config:

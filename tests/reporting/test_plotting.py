@@ -3,7 +3,7 @@
 import matplotlib as mpl
 import pytest
 
-from reporting.plotting import Curve, add_legend, colors_of, draw_curve, new_figure, seeds_together
+from reporting.plotting import Curve, add_legend, draw_curve, new_figure, seeds_together, styles_of
 
 
 def test_curve_of_seeds_is_the_mean_with_minimum_and_maximum():
@@ -26,10 +26,10 @@ def test_a_curve_is_its_means_with_a_band_if_seeds_differ():
     assert corners == {(1, 2), (2, 4), (1, 6), (2, 5)}
 
 
-def test_colors_differ_until_they_are_used_up():
-    colors = colors_of([str(number) for number in range(9)])
-    assert len({colors[str(number)] for number in range(7)}) == 7
-    assert colors["7"] == colors["0"]
+def test_no_two_labels_have_both_color_and_line_in_common():
+    styles = styles_of([str(number) for number in range(28)])
+    assert len({tuple(style.items()) for style in styles.values()}) == 28
+    assert len({style["color"] for style in list(styles.values())[:7]}) == 7
 
 
 def test_figures_are_independent_with_the_legend_below(tmp_path):

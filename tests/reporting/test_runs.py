@@ -1,86 +1,138 @@
-"""Files of runs are read and checked."""
+"""Folders of runs become one table, a row per run."""
 
-import math
-from pathlib import Path
+import json
 
 import pytest
 
 from reporting.runs import (
-    Run,
-    curve_of,
-    display_path,
-    format_device,
-    nonfinite_to_none,
+    minutes_of,
+    one_per_seed,
     read_metrics,
-    unique_names,
-    version_sentences,
+    read_runs,
+    unique_labels,
 )
+from tests.language.report.runs import write_glue, write_pretraining
+from tests.lra.report.runs import write_diverged, write_run, write_speed
 
 
-@pytest.mark.parametrize("cut", [b'{"step": 3, "lo', b"{", b'{"ste\xff', b"{}"])
-def test_a_truncated_last_line_of_metrics_is_dropped(tmp_path, cut):
-    file = tmp_path / "metrics.jsonl"
-    assert read_metrics(file) == []
-    file.write_bytes(b'{"step": 1, "loss": 2.5}\n{"step": 2}\n' + cut)
-    assert read_metrics(file) == [{"step": 1, "loss": 2.5}, {"step": 2}]
-    file.write_text("")
-    assert read_metrics(file) == []
+def read(folder, *kinds):
+    return read_runs([folder], kinds or ["lra"], "run")
 
 
-def test_curve_has_only_lines_with_the_metric():
-    lines = [{"step": 2, "loss": 0.5}, {"step": 3, "accuracy": 0.3}, {"step": 5, "accuracy": 0.7}]
-    assert curve_of(lines, "accuracy") == ([3, 5], [0.3, 0.7])
-    assert curve_of(lines, "nothing") == ([], [])
+def test_a_row_has_the_record_the_config_the_result_and_the_curves(tmp_path):
+    write_run(tmp_path / "a", seed=7, accuracy=0.36, recipe="fast", step_seconds=2.0)
+    (row,) = read(tmp_path).to_dict("records")
+    assert (row["kind"], row["task"], row["seed"]) == ("lra", "listops", 7)
+    assert (row["label"], row["recipe"]) == ("nystrom-64", "fast")
+    assert row["command"].endswith("--config.train.seed=7")
+    assert row["config.train.batch_size"] == 32
+    assert (row["test_accuracy"], row["best_step"], row["done_steps"]) == (0.36, 20, 20)
+    assert row["metrics"][0]["train/loss"] == 2.0
+    assert (row["step_low"], row["step_seconds"], row["step_high"]) == (2.0, 2.0, 2.0)
+    assert (row["device"], row["versions"]) == ("1 × cpu, 2 threads", "jax 0.10.2")
+    assert row["data_sha256"] == "da7a" * 16
+
+
+def test_state_of_a_run(tmp_path):
+    write_run(tmp_path / "complete")
+    write_run(tmp_path / "partial", partial=True)
+    write_run(tmp_path / "validated", result={"state": "validated", "test_accuracy": None})
+    write_run(tmp_path / "unfinished", finished=False)
+    write_diverged(tmp_path / "diverged", step=12)
+    runs = read(tmp_path).set_index("name")
+    assert {name: name for name in runs.index} == runs["state"].to_dict()
+    assert runs.loc["diverged", "done_steps"] == 12
+
+
+def test_only_runs_of_the_given_kinds_are_read(tmp_path):
+    write_run(tmp_path / "lra")
+    write_glue(tmp_path / "glue")
+    write_pretraining(tmp_path / "pretrain")
+    for kind in ("lra", "glue", "pretrain"):
+        assert list(read(tmp_path, kind)["name"]) == [kind]
+    row = read(tmp_path, "glue").iloc[0]
+    assert (row["valid.accuracy"], row["valid_standard_error.accuracy"]) == (0.9, 0.015)
+
+
+def test_runs_are_found_at_any_depth_once_and_named_by_the_end_of_their_paths(tmp_path):
+    write_run(tmp_path / "x" / "seed0")
+    write_run(tmp_path / "y" / "seed0")
+    write_run(tmp_path / "y" / "seed1")
+    (tmp_path / "link").symlink_to(tmp_path / "x")
+    runs = read_runs([tmp_path, tmp_path / "x"], ["lra"], "run")
+    assert sorted(runs["name"]) == ["seed1", "x/seed0", "y/seed0"]
+
+
+def test_an_older_run_has_the_name_of_its_attention_as_label(tmp_path):
+    file = write_run(tmp_path / "a") / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({k: v for k, v in config.items() if not isinstance(v, str)}))
+    assert list(read(tmp_path)[["label", "recipe", "command"]].iloc[0]) == ["nystrom", "", ""]
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["{", "3", "{}", '{"loss": 2}', '{"step": null}', '{"step": 2.5}', '{"step": 2, "loss": "2"}'],
+    ("file", "change", "word"),
+    [
+        ("config.json", {"data": 3}, "data.max_len"),
+        ("config.json", {"train": {"seed": "1"}}, "seed"),
+        ("result.json", {"test_accuracy": 36.0}, "test_accuracy"),
+        ("result.json", {"best_step": None}, "best_step"),
+        ("result.json", {"state": "diverged"}, "step"),
+    ],
 )
-def test_error_names_another_invalid_line(line, tmp_path):
-    file = tmp_path / "metrics.jsonl"
-    file.write_text(f'{{"step": 1}}\n{line}\n{{"step": 3}}\n')
-    with pytest.raises(ValueError, match=r"metrics.jsonl, line 2, cannot be read as metrics"):
-        read_metrics(file)
+def test_an_invalid_file_is_one_sentence(tmp_path, file, change, word):
+    path = write_run(tmp_path / "a") / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=word) as error:
+        read(tmp_path)
+    assert str(path) in str(error.value)
 
 
-def test_non_finite_numbers_become_none():
-    values = {"a": math.nan, "b": [1.5, -math.inf, {"c": (math.inf, 2, True, "nan")}]}
-    assert nonfinite_to_none(values) == {"a": None, "b": [1.5, None, {"c": [None, 2, True, "nan"]}]}
+def test_a_folder_without_runs_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="contains no run"):
+        read(tmp_path)
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        read(tmp_path / "missing")
 
 
-def test_display_path_is_relative_below_the_working_directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert display_path(tmp_path / "runs/a") == str(Path("runs/a"))
-    assert display_path(tmp_path.parent) == str(tmp_path.parent)
+def test_of_equal_settings_and_seeds_the_most_complete_is_kept(tmp_path):
+    write_run(tmp_path / "a", finished=False)
+    write_run(tmp_path / "b", config={"data": {"dir": "/elsewhere"}, "log": {"every_steps": 3}})
+    write_run(tmp_path / "c", config={"optimizer": {"learning_rate": 1.0}})
+    write_run(tmp_path / "d", result={"data_sha256": "b" * 64})
+    kept, left_out = one_per_seed(read(tmp_path))
+    assert sorted(kept["name"]) == ["b", "c", "d"]
+    (sentence,) = left_out
+    assert "a is left out" in sentence
 
 
-def test_only_cpus_are_described_with_threads():
-    cpu = {"device": {"kind": "cpu", "count": 1}, "cpu_threads": 2}
-    assert format_device(cpu) == "1 × cpu, 2 threads"
-    assert format_device({**cpu, "cpu_threads": None}) == "1 × cpu"
-    assert format_device({**cpu, "device": {"kind": "TPU v5e", "count": 4}}) == "4 × TPU v5e"
-    assert format_device({"device": None}) == format_device({"device": {"kind": "cpu"}}) == ""
-
-
-def test_most_common_versions_come_first_and_once():
-    def run(name, versions):
-        values = {"task": "", "seed": 0, "config": {}, "metrics": [], "device": ""}
-        return Run(folder=Path(name), name=name, versions=versions, **values)
-
-    new = {"python": "3.12", "jax": "0.11"}
-    all_new = [run("a", new), run("b", new)]
-    assert version_sentences(all_new) == ["All runs: python 3.12, jax 0.11."]
-    mixed = {"a": {"jax": "0.10"}, "b": new, "c": {}, "d": new}
-    assert version_sentences(run(*item) for item in mixed.items()) == [
-        "All others: python 3.12, jax 0.11.",
-        "a: jax 0.10.",
-        "c: versions not known.",
+def test_equal_labels_are_told_apart_by_as_few_values_as_possible(tmp_path):
+    for name, steps, warmup in (("a", 50, 5), ("b", 20, 5), ("c", 20, 7)):
+        config = {"optimizer": {"warmup_steps": warmup}, "train": {"total_steps": steps}}
+        write_run(tmp_path / name, config=config)
+    write_run(tmp_path / "d", task="text")
+    runs = read(tmp_path)
+    assert unique_labels(runs) == [
+        "nystrom-64",
+        "nystrom-64, total_steps=20",
+        "nystrom-64, total_steps=20, warmup_steps=7",
+        "nystrom-64",
     ]
 
 
-def test_names_have_as_many_folders_as_are_needed_to_differ():
-    folders = [Path(path) for path in ("/fast/a", "/fast/b", "/slow/b", "/x/u/c", "/y/u/c")]
-    assert list(unique_names(folders).values()) == ["a", "fast/b", "slow/b", "x/u/c", "y/u/c"]
-    relative = [Path("x"), Path("runs/x")]  # one is the end of the other
-    assert list(unique_names(relative).values()) == ["x", "runs/x"]
+def test_minutes_are_the_sum_of_the_laps(tmp_path):
+    write_speed(tmp_path, [(10, 60.0), (20, 90.0), (20, 30.0)])  # the last lap was repeated
+    speed = read_metrics(tmp_path / "speed.jsonl")
+    assert minutes_of(speed, [5, 10, 20, 30]) == pytest.approx([5, 10, 15])
+    assert minutes_of([], [5, 10]) == []
+
+
+def test_an_incomplete_last_line_of_metrics_is_skipped(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
+    assert read_metrics(file) == [{"step": 1, "loss": 2.0}]
+    for line in ('{"loss": 1}', '{"step": 1, "loss": "x"}', "[1]"):
+        file.write_text(f'{line}\n{{"step": 2}}\n')
+        with pytest.raises(ValueError, match="line 1"):
+            read_metrics(file)
+    assert read_metrics(tmp_path / "missing.jsonl") == []

@@ -1,82 +1,83 @@
-"""Tables keep their columns for any text in a cell."""
+"""Tables as Markdown and LaTeX."""
 
+import math
+
+import pandas as pd
 import pytest
 
-from reporting.tables import Table, format_3sf, markdown_table
-
-TABLE = Table(
-    ["run|s", "task", "accuracy, %"],
-    [("", [["a|b", "x < y & z", "1.00"]]), ("Ours | theirs", [["two\nlines", "", "–"]])],
+from reporting.tables import (
+    format_3sf,
+    format_difference,
+    format_p,
+    in_sections,
+    latex,
+    markdown,
 )
 
+ROWS = [
+    {"name": "a", "accuracy": "37.15 ± 0.20 (n = 3)", "device": "2 × cpu", "p": "< 0.001"},
+    {"name": "b", "accuracy": "not run", "device": "1 × cpu", "p": "–"},
+]
 
-def test_markdown_keeps_every_cell_in_its_column():
-    assert TABLE.markdown().splitlines() == [
-        "| run\\|s | task | accuracy, % |",
-        "| --- | --- | ---: |",
-        "| a\\|b | x &lt; y &amp; z | 1.00 |",
-        "| **Ours \\| theirs** |  |  |",
-        "| two lines |  | – |",
+
+def test_columns_of_numbers_are_right_aligned():
+    assert markdown(ROWS).splitlines() == [
+        "| name | accuracy | device | p |",
+        "| --- | ---: | --- | ---: |",
+        "| a | 37.15 ± 0.20 (n = 3) | 2 × cpu | &lt; 0.001 |",
+        "| b | not run | 1 × cpu | – |",
     ]
-
-
-def test_latex_keeps_every_cell_in_its_column():
-    table = Table(TABLE.columns, [*TABLE.sections, ("50 %", [["[a]_b", "✗", "−1 ± 2"]])])
-    assert table.latex().splitlines() == [
-        r"\begin{tabular}{llr}",
-        r"\toprule",
-        r"run$|$s & task & accuracy, \% \\",
-        r"\midrule",
-        r"a$|$b & x $<$ y \& z & 1.00 \\",
-        r"\midrule",
-        r"\multicolumn{3}{l}{\textbf{Ours $|$ theirs}} \\",
-        r"two lines &  & -- \\",
-        r"\midrule",
-        r"\multicolumn{3}{l}{\textbf{50 \%}} \\",
-        r"{[}a]\_b & $\times$ & $-$1 $\pm$ 2 \\",
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
+    assert markdown(pd.DataFrame()) == ""
 
 
 @pytest.mark.parametrize(
-    ("cells", "expected"),
+    ("cell", "is_number"),
     [
-        (["1.5", "not run", "does not fit"], True),
-        (["−1,024 (n = 3)", "+3 %", "seed 4"], True),
-        (["± 0.5", "–"], True),
-        (["[1, 2]", "(1.5×)"], True),
-        (["< 0.001", "1.2e-06"], True),
-        (["", "✗", "words"], False),
-        (["2 × cpu"], False),
-        (["12 × cpu"], False),
-        (["75eafe9439d8"], False),
-        (["1.5", "seed 1", "seed 2"], False),
+        ("−1.5", True),
+        ("± 0.7", True),
+        ("1,024", True),
+        ("2e-5", True),
+        ("4c8a1f", False),
+        ("", False),
     ],
 )
-def test_only_numbers_are_right_aligned(cells, expected):
-    table = Table(["steps", "value"], [("", [["1", cell] for cell in cells])])
-    assert table.is_numeric == [False, expected]  # the first names its row
+def test_a_cell_that_begins_with_a_number_is_one(cell, is_number):
+    line = markdown([{"a": "x", "b": cell}]).splitlines()[1]
+    assert line.endswith("---: |") == is_number
 
 
-def test_a_table_without_rows():
-    assert markdown_table(["run", "a"], []) == "| run | a |\n| --- | --- |\n"
-    assert Table.from_rows({"": []}).markdown() == ""
+def test_missing_cells_are_empty_and_text_is_escaped():
+    table = markdown([{"a": "x|y\nz"}, {"a": "<b>&", "c": math.nan}])
+    assert "| x\\|y z |  |" in table
+    assert "| &lt;b>&amp; |  |" in table
 
 
-def test_rows_need_a_cell_for_every_column():
-    with pytest.raises(ValueError, match="argument"):
-        markdown_table(["run", "a"], [["x"]])
+def test_titles_of_sections_are_bold_rows():
+    one, other = (pd.DataFrame([row]) for row in ROWS)
+    table = in_sections({"": one, "Others": other, "None": other[:0]})
+    assert markdown(table).splitlines()[3:] == [
+        "| **Others** |  |  |  |",
+        "| b | not run | 1 × cpu | – |",
+    ]
 
 
-def test_numbers_are_formatted_or_unknown():
-    words = [format_3sf(value) for value in (1234.5, 99.96, 0.012345, 0.0, None)]
-    assert words == ["1,234", "100", "0.0123", "0.00", "–"]
+def test_latex_has_rules_and_escapes():
+    sections = {
+        "This & that": pd.DataFrame(ROWS),
+        "Others": pd.DataFrame([{"name": "x_1", "p": "5 %"}]),
+    }
+    lines = latex(in_sections(sections)).splitlines()
+    assert lines[0] == r"\begin{tabular}{lrlr}"
+    assert lines[3:6] == [
+        r"\midrule",
+        r"\textbf{This \& that} &  &  &  \\",
+        r"a & 37.15 $\pm$ 0.20 (n = 3) & 2 $\times$ cpu & < 0.001 \\",
+    ]
+    assert lines[7:10] == [r"\midrule", r"\textbf{Others} &  &  &  \\", r"x\_1 &  &  & 5 \% \\"]
 
 
-def test_removes_columns():
-    table = Table(["run", "a", "b"], [("", [["x", "1", "2"]]), ("Others", [["y", "3", "4"]])])
-    taken = table.select("run", "b")
-    assert taken == Table(("run", "b"), [("", [["x", "2"]]), ("Others", [["y", "4"]])])
-    with pytest.raises(ValueError, match="'c' is not in list"):
-        table.select("c")
+def test_formats_of_numbers():
+    found = [format_3sf(value) for value in (0.01234, 1.0, 99.94, 99.96, 1234.5, None, math.nan)]
+    assert found == ["0.0123", "1.00", "99.9", "100", "1,234", "–", "–"]
+    assert [format_p(value) for value in (0.0004, 0.25, math.nan)] == ["< 0.001", "0.250", "–"]
+    assert format_difference(-1.234) == "−1.23"

@@ -110,7 +110,10 @@ def test_each_section_becomes_its_dataclass():
 
     sections = read_sections({"size": {"width": 3}, "free": {}}, {"size": Size}, plain=["free"])
     assert sections == {"size": Size(3)}
-    assert read_sections({"size": {"width": 3}, "command": {}}, {"size": Size}) == sections
+    assert (
+        read_sections({"size": {"width": 3}, "command": "python run_lra.py"}, {"size": Size})
+        == sections
+    )
     with pytest.raises(ValueError, match=r"^sise: no such section; did you mean size\?$"):
         read_sections({"sise": {"width": 3}}, {"size": Size})
     with pytest.raises(ValueError, match=r"^free: this section is missing from the config\.$"):

@@ -73,7 +73,7 @@ def test_config_json_has_the_values_of_the_latest_start(tmp_path):
         changed("mesh", data=4),
         changed("eval", every_steps=7),
         changed("train", remat=True),
-        {**CONFIG, "command": {"config": "configs/listops.py:softmax"}},
+        {**CONFIG, "label": "softmax", "command": "python run_lra.py --config=x.py"},
     ],
 )
 def test_resumes_with_other_paths_mesh_evaluation_remat_and_command(tmp_path, config):

@@ -3,7 +3,7 @@
 import json
 
 from language.glue import TASKS
-from language.report.groups import read_groups
+from language.report.tables import group, read
 
 EXAMPLES = 400
 
@@ -29,6 +29,7 @@ def write_glue(folder, task="sst2", *, seed=3, value=0.9, config=None, **result)
     sections = {
         "data": {"task": task, "dir": "/somewhere/glue", "max_len": 128},
         "attention": {"name": "nystrom", "num_landmarks": 64},
+        "init": {"checkpoint": "/somewhere/runs/pretrain-small/model"},
         "optimizer": {"learning_rate": 3e-5},
         "train": {"epochs": 4.0, "batch_size": 32, "seed": seed},
         "mesh": {"data": -1},
@@ -57,6 +58,7 @@ def write_pretraining(folder, *, seed=3, attention="nystrom", accuracy=0.3, conf
     sections = {
         "data": {"dir": "/somewhere/text", "max_len": 128, "tokenizer": ""},
         "attention": {"name": attention, **options},
+        "init": {"checkpoint": ""},
         "train": {"total_steps": 300, "seed": seed},
     }
     lines = [
@@ -76,6 +78,8 @@ def _write(folder, seed, sections, config, result, lines):
     folder.mkdir(parents=True)
     for section, changes in (config or {}).items():
         sections[section] = sections.get(section, {}) | changes
+    changed = [f"{key}={value}" for own in (config or {}).values() for key, value in own.items()]
+    sections |= {"label": ", ".join([result["attention"], *changed]), "recipe": "", "command": ""}
     common = {
         "seed": seed,
         "best_step": 200,
@@ -97,4 +101,4 @@ def _write(folder, seed, sections, config, result, lines):
 
 def groups_in(*folders):
     """The groups of all runs below `folders`."""
-    return read_groups(folders)[0]
+    return group(read(folders)[0])

@@ -1,122 +1,189 @@
-"""The command: its files and errors."""
+"""The language report: Table 2, gains of pretraining over examples, pages and errors."""
 
-import json
+import math
 
+import numpy as np
+import pandas as pd
 import pytest
 
+from language.glue import TASKS
 from language.report.__main__ import main
-from tests.language.report.runs import write_glue, write_pretraining
+from language.report.tables import (
+    gains_table,
+    pretraining_table,
+    runs_table,
+    settings_table,
+    table_2,
+)
+from language.tasks.sequences import write_predictions
+from tests.language.report.runs import groups_in, write_glue, write_pretraining
+
+LABELS = np.array([0, 1, 0, 1, 1, 0, 1])
+SCRATCH = {"init": {"from_scratch": True}}
 
 
-def run(*arguments):
-    return main([str(argument) for argument in arguments])
+def rows(table):
+    return {row[0]: list(row[1:]) for row in table.itertuples(index=False, name=None)}
+
+
+def write_run(folder, right, *, task="sst2", split="valid", scratch=False, ids=None, **more):
+    """A run whose predictions are correct for the examples in `right`."""
+    config = more.pop("config", {}) | (SCRATCH if scratch else {})
+    write_glue(folder, task, from_scratch=scratch, config=config, **{"seed": 0, **more})
+    guesses = np.where(np.isin(np.arange(len(LABELS)), right), LABELS, 1 - LABELS)
+    ids = np.array([str(i) for i in range(len(LABELS))] if ids is None else ids)
+    file = folder / "predictions" / TASKS[task].file_name(split)
+    write_predictions(TASKS[task], file, ids, guesses, labels=LABELS)
+
+
+def test_table_2_has_the_mean_over_seeds_or_the_error_over_examples(tmp_path):
+    for seed, value in enumerate((0.9, 0.91)):
+        write_glue(tmp_path / f"sst2-{seed}", seed=seed, value=value)
+    write_glue(tmp_path / "mnli", "mnli", value=0.7)
+    table = table_2(groups_in(tmp_path))
+    assert list(table.columns) == ["model", "SST-2", "MNLI-m", "MNLI-mm"]
+    assert rows(table)["nystrom"] == [
+        "90.50 ± 0.71 (n = 2)",
+        "70.00 (s.e. 1.50)",
+        "69.00 (s.e. 2.31)",
+    ]
+    assert rows(table)["BERT-base"] == ["90.0", "82.4", "82.4"]
+
+
+def test_table_2_shows_the_best_of_several_settings_and_prefers_complete_ones(tmp_path):
+    for rate, value in ((1e-4, 0.8), (1e-3, 0.85)):
+        config = {"optimizer": {"learning_rate": rate}}
+        write_glue(tmp_path / str(rate), value=value, config=config)
+    write_glue(tmp_path / "partial", value=0.99, partial=True, config={"train": {"epochs": 9.0}})
+    (cell,) = rows(table_2(groups_in(tmp_path)))["nystrom"]
+    assert cell == "85.00 (s.e. 1.50), best of 3"
+
+
+def test_rows_are_models_and_one_from_scratch_is_another(tmp_path):
+    write_glue(tmp_path / "a", value=0.9)
+    write_glue(tmp_path / "b", value=0.8, from_scratch=True, config=SCRATCH)
+    found = rows(table_2(groups_in(tmp_path)))
+    assert {"nystrom", "nystrom from scratch"} <= found.keys()
+
+
+def test_settings_and_runs_have_all_metrics(tmp_path):
+    for seed in range(3):
+        write_glue(tmp_path / f"{seed}", "mrpc", seed=seed, value=0.8 + seed / 100)
+    groups = groups_in(tmp_path)
+    table = settings_table(groups)
+    assert list(table.columns)[2:4] == ["F1, %", "accuracy, %"]
+    assert rows(table)["nystrom"][:4] == ["0, 1, 2", "81.00 ± 1.00", "81.00 ± 1.00", "± 2.48"]
+    assert rows(runs_table(groups))["1"][2:4] == ["81.00 ± 1.50", "81.00 ± 1.50"]
+
+
+def test_pretraining_has_metrics_and_baselines(tmp_path):
+    for seed, accuracy in enumerate((0.3, 0.32)):
+        write_pretraining(tmp_path / f"{seed}", seed=seed, accuracy=accuracy)
+    found = rows(pretraining_table(groups_in(tmp_path)))
+    assert found["nystrom"][:5] == [
+        "0, 1",
+        "31.00 ± 1.41",
+        "70.00 ± 0.00",
+        "4.100 ± 0.000",
+        "60.3 ± 0.00",
+    ]
+    assert "Without context" in found
+
+
+def test_error_of_a_gain_is_of_paired_differences(tmp_path):
+    """Seeds 0 and 1 of both; a seed of only one group is ignored."""
+    write_run(tmp_path / "a0", [0, 1, 2, 3, 4, 5], init_sha256="1f" * 32)
+    write_run(tmp_path / "a1", [0, 1, 2, 3, 4], seed=1, init_sha256="1f" * 32)
+    write_run(tmp_path / "a2", [], seed=2)
+    write_run(tmp_path / "b0", [0, 1, 2], scratch=True)
+    write_run(tmp_path / "b1", [0, 1, 6], seed=1, scratch=True)
+    (row,) = gains_table(groups_in(tmp_path)).to_dict("records")
+    differences = np.array([0, 0, 0.5, 1, 1, 0.5, -0.5])
+    error = differences.std(ddof=1) / math.sqrt(7)
+    assert (row["seeds"], row["examples"]) == ("0, 1", "7")
+    assert (row["from scratch, %"], row["pretrained, %"]) == ("42.86", "78.57")
+    assert row["difference ± s.e."] == f"+{100 * differences.mean():.2f} ± {100 * error:.2f}"
+
+
+def test_examples_are_paired_by_id(tmp_path):
+    write_run(tmp_path / "a", [0, 1, 2])
+    write_run(tmp_path / "b", [3, 1, 2], scratch=True, ids=["3", "1", "2", "0", "4", "5", "6"])
+    (row,) = gains_table(groups_in(tmp_path)).to_dict("records")
+    assert row["difference ± s.e."] == "+0.00 ± 0.00"
+
+
+def test_rejects_predictions_of_different_examples(tmp_path):
+    write_run(tmp_path / "a", [0])
+    write_run(tmp_path / "b", [0], scratch=True, ids=list("bcdefgh"))
+    with pytest.raises(ValueError, match="predicted different examples"):
+        gains_table(groups_in(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "other", [{"config": {"optimizer": {"learning_rate": 1e-3}}}, {"parameters": 13}, {"seed": 5}]
+)
+def test_gains_need_equal_settings_sizes_and_seeds(tmp_path, other):
+    write_run(tmp_path / "a", [0])
+    write_run(tmp_path / "b", [0], scratch=True, **other)
+    assert len(gains_table(groups_in(tmp_path))) == 0
+
+
+def test_without_predictions_there_is_no_gain(tmp_path):
+    write_run(tmp_path / "a", [0])
+    write_glue(tmp_path / "b", seed=0, from_scratch=True, config=SCRATCH)
+    assert len(gains_table(groups_in(tmp_path))) == 0
 
 
 def written(folder):
     return sorted(file.name for file in folder.iterdir())
 
 
-@pytest.fixture
-def many(tmp_path):
+def test_page_and_files_are_complete(tmp_path, capsys):
     folder = tmp_path / "runs"
-    for seed, value in enumerate((0.9, 0.91)):
-        write_glue(folder / f"sst2-{seed}", seed=seed, value=value)
-        write_pretraining(folder / f"pretraining-{seed}", seed=seed)
-    write_glue(folder / "mnli", "mnli", value=0.7, versions={"jax": "0.9"})
-    write_glue(folder / "stsb", "stsb", value=0.8)
-    return folder
-
-
-def test_page_and_numbers_are_complete(many, tmp_path, capsys):
-    assert run(many, "--out", tmp_path / "out" / "language") == 0
+    write_pretraining(folder / "pretraining")
+    write_glue(folder / "mnli", "mnli", value=0.7)
+    write_run(folder / "a", [0, 1], task="imdb", split="test")
+    write_run(folder / "b", [0], task="imdb", split="test", scratch=True)
+    assert main([str(folder), f"--out={tmp_path}/out/x"]) == 0
     assert written(tmp_path / "out") == [
-        f"language{end}" for end in ("-pretraining.png", ".json", ".md")
+        f"x{end}" for end in ("-pretraining.png", ".html", ".md", ".runs.csv")
     ]
-    page = (tmp_path / "out" / "language.md").read_text()
-    assert capsys.readouterr().out == page
-    headings = [line for line in page.splitlines() if line.startswith("#")]
-    assert headings == [
+    page = capsys.readouterr().out
+    assert [line for line in page.splitlines() if line.startswith("#")] == [
         "# Language model: results",
         "## Fine-tuning compared with the paper",
+        "## Gains of pretraining",
         "## Pretraining",
-        "## SST-2",
         "## MNLI",
-        "## STS-B",
+        "## IMDb",
         "## How it was measured",
     ]
-    assert "(language-pretraining.png)" in page
-    assert "* All others: jax 0.10.2." in page
-    assert "* mnli: jax 0.9." in page
-
-    def refuse(name):
-        raise AssertionError(f"{name} is not JSON")
-
-    numbers = json.loads((tmp_path / "out" / "language.json").read_text(), parse_constant=refuse)
-    (row,) = numbers["table2"]
-    assert row["SST-2"]["mean"] == pytest.approx(0.905)
-    assert row["MNLI-mm"]["mean"] == pytest.approx(0.69)
-    assert row["MNLI-mm"]["deviation"] is None
-    assert numbers["published_percent"]["Nyströmformer"]["MRPC, F1"] == 88.1
-    assert [(one["kind"], one["task"], len(one["runs"])) for one in numbers["settings"]] == [
-        ("pretrain", "", 2),
-        ("glue", "sst2", 2),
-        ("glue", "mnli", 1),
-        ("glue", "stsb", 1),
-    ]
+    assert "Pretraining adds accuracy after the same fine-tuning: IMDb +14.29" in page
+    assert len(pd.read_csv(tmp_path / "out" / "x.runs.csv")) == 4
 
 
-def test_without_pretraining_there_is_no_picture(tmp_path):
-    write_glue(tmp_path / "run")
-    assert run(tmp_path, "--out", tmp_path / "out" / "x") == 0
-    assert written(tmp_path / "out") == ["x.json", "x.md"]
-    assert "Pretraining" not in (tmp_path / "out" / "x.md").read_text()
+@pytest.mark.parametrize("write", [write_glue, write_pretraining])
+def test_a_page_of_one_kind_has_no_section_of_the_other(tmp_path, write, capsys):
+    write(tmp_path / "run")
+    assert main([str(tmp_path), f"--out={tmp_path}/x"]) == 0
+    page = capsys.readouterr().out
+    assert ("Pretraining" in page) == (write is write_pretraining)
+    assert ("BERT-base" in page) == (write is write_glue)
 
 
-def test_without_fine_tuning_there_is_no_table_2(tmp_path):
-    write_pretraining(tmp_path / "run")
-    assert run(tmp_path / "run", "--out", tmp_path / "run" / "report") == 0
-    assert "BERT-base" not in (tmp_path / "run" / "report.md").read_text()
-
-
-def test_duplicate_runs_are_reported_on_the_page_and_on_stderr(tmp_path, capsys):
-    write_glue(tmp_path / "a")
-    write_glue(tmp_path / "b")
-    assert run(tmp_path, "--out", tmp_path / "out" / "x") == 0
-    captured = capsys.readouterr()
-    assert "b is left out: " in captured.err
-    assert "* " + captured.err.removeprefix("language.report: ") in captured.out
-
-
-def test_unreadable_runs_print_one_line_and_write_nothing(tmp_path, capsys):
-    (tmp_path / "empty").mkdir()
-    (write_glue(tmp_path / "broken") / "result.json").write_text('{"kind": "gl')
-    good = write_glue(tmp_path / "good")
-    (tmp_path / "file").write_text("")
-    for folder, out, words in (
-        (tmp_path / "empty", "x", "contains no finished run"),
-        (tmp_path / "broken", "x", "cannot be read as JSON"),
-        (good, "file/x", "file"),
-    ):
-        assert run(folder, "--out", tmp_path / out) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("language.report: ")
-        assert words in error
-        assert error.count("\n") == 1
-    assert written(tmp_path) == ["broken", "empty", "file", "good"]
-    with pytest.raises(SystemExit):
-        run(good, "--out", ".")
-
-
-def test_failed_report_keeps_the_old_one(many, tmp_path, monkeypatch, capsys):
-    out = tmp_path / "out"
-    assert run(many, "--out", out / "x") == 0
-    before = {name: (out / name).read_bytes() for name in written(out)}
-    write_glue(many / "new", seed=8)
-
-    def fail(*_):
-        raise OSError(28, "No space left on device", "x.json")
-
-    monkeypatch.setattr("language.report.page.numbers", fail)
-    assert run(many, "--out", out / "x") == 1
-    assert "x.json: No space left on device" in capsys.readouterr().err
-    assert {name: (out / name).read_bytes() for name in written(out)} == before
+@pytest.mark.parametrize(
+    ("result", "word"),
+    [
+        ({"config": {"data": {"task": "sst3"}}}, "sst2"),
+        ({"valid": {"f1": 0.5}}, "valid.accuracy"),
+        ({"valid": 1}, "valid"),
+    ],
+)
+def test_an_invalid_run_is_one_line(tmp_path, capsys, result, word):
+    write_glue(tmp_path / "run", **result)
+    assert main([str(tmp_path / "run"), f"--out={tmp_path}/x"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("language.report: ")
+    assert word in error
+    assert error.count("\n") == 1
+    assert written(tmp_path) == ["run"]

@@ -178,9 +178,8 @@ def test_rejects_data_other_than_those_of_the_run(tmp_path):
 def test_error_names_a_malformed_file(tmp_path):
     for name, content, words in (
         ("result", "{}", "best_step is missing"),
-        ("result", '{"best_step": "2"}', "best_step must be a whole number, not '2'"),
+        ("result", '{"best_step": "2"}', "best_step must be a number"),
         ("config", "[1]", "must contain a JSON object, not a list"),
-        ("config", '{"model": 3}', "model must be an object, not 3"),
     ):
         for part in ("config", "result"):
             values = small_config() if part == "config" else {}

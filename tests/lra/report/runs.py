@@ -2,7 +2,7 @@
 
 import json
 
-from lra.report.groups import read_groups
+from lra.report.groups import group, read
 
 TEST_EXAMPLES = 2000
 FIVE = ("listops", "text", "retrieval", "image", "pathfinder32")
@@ -21,15 +21,23 @@ def write_run(
     config=None,
     result=None,
     step_seconds=None,
+    recipe="paper",
+    label=None,
 ):
     """Writes a run; `config` has sections over the handmade ones, `result` values (None takes a key out).
 
-    With `step_seconds` it has a `speed.jsonl`.
+    With `step_seconds` it has a `speed.jsonl`. The label is the attention with its landmarks.
     """
     folder.mkdir(parents=True)
+    attention = attention or {"name": "nystrom", "num_landmarks": 64}
     values = {
-        "data": {"task": task},
-        "attention": attention or {"name": "nystrom", "num_landmarks": 64},
+        "label": label
+        or "-".join(map(str, [attention["name"], attention.get("num_landmarks", "")])).rstrip("-"),
+        "recipe": recipe,
+        "command": f"python run_lra.py --config=configs/{task}.py --config.train.seed={seed}",
+        "data": {"task": task, "max_len": 2048},
+        "attention": attention,
+        "model": {} if recipe == "paper" else {"block": recipe},
         "train": {
             "seed": seed,
             "batch_size": {"image": 256, "pathfinder32": 256, "pathfinder128": 64}.get(task, 32),
@@ -92,4 +100,4 @@ def write_seeds(folder, accuracies, **values):
 
 def groups_in(*folders):
     """The groups of all runs below `folders`."""
-    return read_groups(folders)[0]
+    return group(read(folders)[0])

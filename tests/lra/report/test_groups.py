@@ -1,83 +1,182 @@
-"""Runs that differ only by seed are one group."""
+"""Runs that differ only by seed are one group; groups of one budget are compared."""
+
+import math
 
 import pytest
+from scipy import stats
 
-from lra.report.groups import labels_of, read_groups, tasks_of
+from lra.report.groups import compare, group, mean_over, read, same_inputs, trivial_of
 from reporting.statistics import binomial_error
-from tests.lra.report.runs import groups_in, write_run, write_seeds
+from tests.lra.report.runs import (
+    FIVE,
+    groups_in,
+    write_diverged,
+    write_run,
+    write_seeds,
+    write_speed,
+)
+
+SOFTMAX = {"name": "softmax"}
+
+
+def only(groups):
+    (row,) = groups.to_dict("records")
+    return row
 
 
 def test_seeds_are_grouped_despite_different_paths(tmp_path):
     for seed in (2, 0, 1):
-        paths = {"dir": f"/data{seed}", "workers": seed}
-        write_run(
-            tmp_path / f"run{seed}", seed=seed, accuracy=0.36 + seed / 100, config={"data": paths}
-        )
-    (group,) = groups_in(tmp_path)
-    assert group.accuracies == pytest.approx({0: 36.0, 1: 37.0, 2: 38.0})
-    assert group.summary[:3] == pytest.approx((3, 37.0, 1.0))
-    assert group.binomial_error == pytest.approx(100 * binomial_error(0.37, 2000))
+        config = {"data": {"dir": f"/data{seed}", "workers": seed}}
+        write_run(tmp_path / f"run{seed}", seed=seed, accuracy=0.36 + seed / 100, config=config)
+    row = only(groups_in(tmp_path))
+    assert row["accuracies"] == pytest.approx({0: 36.0, 1: 37.0, 2: 38.0})
+    assert (row["n"], row["mean"], row["deviation"]) == pytest.approx((3, 37.0, 1.0))
+    assert row["binomial_error"] == pytest.approx(100 * binomial_error(0.37, 2000))
 
 
 def test_error_is_of_the_smallest_test_set_and_memory_of_the_largest_run(tmp_path):
     for seed, (examples, gib) in enumerate([(2000, 3), (500, 5), (1000, 4)]):
         result = {"test_examples": examples, "peak_bytes": gib * 2**30}
         write_run(tmp_path / f"run{seed}", seed=seed, accuracy=0.36, result=result)
-    (group,) = groups_in(tmp_path)
-    assert group.binomial_error == pytest.approx(100 * binomial_error(0.36, 500))
-    assert group.peak_bytes == 5 * 2**30
+    row = only(groups_in(tmp_path))
+    assert row["binomial_error"] == pytest.approx(100 * binomial_error(0.36, 500))
+    assert row["peak_bytes"] == 5 * 2**30
 
 
-def test_settings_and_tasks_are_separate_groups(tmp_path):
-    write_seeds(tmp_path / "a", [0.36, 0.37])
-    write_seeds(tmp_path / "b", [0.36], attention={"name": "softmax"})
-    write_seeds(tmp_path / "c", [0.6], task="text")
+def test_mean_excludes_partial_unfinished_and_diverged_runs(tmp_path):
+    write_run(tmp_path / "whole", seed=0, accuracy=0.36)
+    write_run(tmp_path / "partial", seed=1, accuracy=0.9, partial=True)
+    write_run(tmp_path / "unfinished", seed=2, finished=False)
+    write_diverged(tmp_path / "diverged", seed=3)
+    row = only(groups_in(tmp_path))
+    assert (row["state"], row["seeds"], row["mean"]) == ("complete", [0], 36.0)
+    assert (row["runs"], row["diverged"]) == (4, 1)
+
+
+def test_without_a_complete_run_the_partial_ones_count(tmp_path):
+    write_seeds(tmp_path, [0.3, 0.4], partial=True)
+    row = only(groups_in(tmp_path))
+    assert (row["state"], row["mean"]) == ("partial", pytest.approx(35))
+
+
+def test_groups_are_sorted_by_task_then_the_most_complete_first(tmp_path):
+    write_seeds(tmp_path / "softmax", [0.6, 0.6], task="text", attention=SOFTMAX)
+    write_seeds(
+        tmp_path / "linear", [0.6] * 7, task="text", attention={"name": "linear"}, partial=True
+    )
+    write_run(tmp_path / "nystrom", task="text")
+    write_run(tmp_path / "short", task="listops-short")
+    write_run(tmp_path / "listops", recipe="fast")
     groups = groups_in(tmp_path)
-    assert [(group.task, group.label, len(group.runs)) for group in groups] == [
-        ("listops", "nystrom-64", 2),
-        ("listops", "softmax", 1),
-        ("text", "nystrom-64", 1),
+    assert list(zip(groups["task"], groups["name"], strict=True)) == [
+        ("listops", "nystrom-64, recipe=fast"),
+        ("text", "softmax"),
+        ("text", "nystrom-64"),
+        ("text", "linear"),
+        ("listops-short", "nystrom-64"),
     ]
 
 
-def test_mean_excludes_partial_and_unfinished_runs(tmp_path):
-    write_run(tmp_path / "whole", seed=0, accuracy=0.36)
-    write_run(tmp_path / "partial", seed=1, accuracy=0.9, partial=True)
-    write_run(tmp_path / "unfinished", seed=2, finished=False, steps=(10, 20))
-    (group,) = groups_in(tmp_path)
-    assert group.state == "complete"
-    assert group.accuracies == {0: 36.0}
-    assert group.shortfalls == {
-        "20 of 5,000 steps": [1],
-        "20 of 5,000 steps, not finished": [2],
-    }
+def test_an_unknown_task_is_an_error(tmp_path):
+    write_run(tmp_path / "a", task="listop")
+    with pytest.raises(ValueError, match="listops"):
+        read([tmp_path])
 
 
-def test_a_duplicate_seed_is_dropped_with_a_warning(tmp_path):
-    write_run(tmp_path / "a", seed=0, finished=False)
-    write_run(tmp_path / "b", seed=0, accuracy=0.36)
-    groups, left_out = read_groups([tmp_path])
-    assert groups[0].accuracies == {0: 36.0}
-    assert len(left_out) == 1
-    assert "a is left out: " in left_out[0]
-    assert left_out[0].endswith("b has the same task, setting and seed.")
+def test_trivial_predictors_are_those_of_the_runs(tmp_path):
+    write_run(tmp_path / "a", result={"baselines": {"constant answer": 0.2}})
+    runs = read([tmp_path])[0]
+    assert trivial_of(runs, "listops") == {"constant answer": 20}
+    assert trivial_of(runs.assign(baselines=[{}]), "listops")["first token alone"] == 35.9
 
 
-def test_runs_on_other_data_are_a_separate_group(tmp_path):
-    write_run(tmp_path / "a", seed=0)
-    write_run(tmp_path / "b", seed=1, result={"data_sha256": "b" * 64})
-    assert [len(group.runs) for group in groups_in(tmp_path)] == [1, 1]
-
-
-def test_groups_are_sorted_by_task_then_by_steps(tmp_path):
-    for landmarks in (128, 16):
-        attention = {"name": "nystrom", "num_landmarks": landmarks}
-        write_run(tmp_path / str(landmarks), task="text", attention=attention)
-    write_seeds(tmp_path / "softmax", [0.6, 0.6], task="text", attention={"name": "softmax"})
-    linear = {"name": "linear"}
-    write_seeds(tmp_path / "linear", [0.6] * 7, task="text", attention=linear, partial=True)
-    write_run(tmp_path / "short", task="listops-short")
-    write_run(tmp_path / "listops")
+def test_speed_is_the_median_over_seeds_and_comparable_only_on_equal_inputs(tmp_path):
+    write_run(tmp_path / "a", seed=0, step_seconds=1.0)
+    write_run(tmp_path / "b", seed=1, step_seconds=1.2)
+    write_run(tmp_path / "c", attention=SOFTMAX, step_seconds=2.0)
     groups = groups_in(tmp_path)
-    assert tasks_of(groups) == ["listops", "text", "listops-short"]
-    assert labels_of(groups) == ["nystrom-64", "softmax", "nystrom-16", "nystrom-128", "linear"]
+    assert list(groups["step_seconds"]) == pytest.approx([1.1, 2.0])
+    assert groups.iloc[0]["examples_per_second"] == pytest.approx(32 / 1.1)
+    assert same_inputs(groups.to_dict("records"))
+    write_run(tmp_path / "d", attention={"name": "linear"}, config={"train": {"batch_size": 8}})
+    assert not same_inputs(groups_in(tmp_path).to_dict("records"))
+
+
+def test_disturbed_times_are_not_steady(tmp_path):
+    laps = [(10, 1.0), (20, 1.0), (30, 3.0), (40, 3.0)]
+    write_speed(write_run(tmp_path / "a", seed=0), laps)
+    assert not only(groups_in(tmp_path))["is_steady"]
+    write_run(tmp_path / "b", seed=1, step_seconds=1.9)  # one steady seed of nearly the same median
+    assert only(groups_in(tmp_path))["is_steady"]
+    write_run(tmp_path / "c", seed=2, step_seconds=4.0)
+    assert not only(groups_in(tmp_path))["is_steady"]
+
+
+def test_shared_seeds_are_paired(tmp_path):
+    ours, theirs = [0.36, 0.38, 0.37, 0.35], [0.35, 0.375, 0.35]
+    write_seeds(tmp_path / "a", ours)
+    write_seeds(tmp_path / "b", theirs, attention=SOFTMAX)
+    found = only(compare(groups_in(tmp_path)))
+    expected = stats.ttest_rel(ours[:3], theirs)
+    interval = expected.confidence_interval(0.95)
+    assert (found["first"], found["second"], found["seeds"]) == ("nystrom-64", "softmax", [0, 1, 2])
+    assert found["difference"] == pytest.approx(100 * (0.01 + 0.005 + 0.02) / 3)
+    assert found["half_width"] == pytest.approx(50 * (interval.high - interval.low))
+    assert found["p"] == found["p_holm"] == pytest.approx(expected.pvalue)
+    assert math.isnan(found["binomial_error"])
+
+
+def test_of_one_shared_seed_that_seed_is_compared(tmp_path):
+    write_seeds(tmp_path / "a", [0.36, 0.38, 0.385])
+    write_run(tmp_path / "b", seed=0, accuracy=0.35, attention=SOFTMAX)
+    found = only(compare(groups_in(tmp_path)))
+    errors = [100 * binomial_error(accuracy, 2000) for accuracy in (0.375, 0.35)]
+    assert found["difference"] == pytest.approx(1.0)
+    assert found["binomial_error"] == pytest.approx(math.hypot(*errors))
+    assert math.isnan(found["p"])
+    assert math.isnan(found["p_holm"])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"steps": (10, 20, 30)},
+        {"partial": True},
+        {"config": {"train": {"batch_size": 64}}},
+        {"config": {"data": {"examples": 7}}},
+        {"config": {"eval": {"max_examples": 7}}},
+        {"result": {"data_sha256": "b" * 64}},
+    ],
+)
+def test_different_budgets_are_not_compared(tmp_path, other):
+    write_seeds(tmp_path / "a", [0.36, 0.37])
+    write_seeds(tmp_path / "b", [0.35, 0.37], attention=SOFTMAX, **other)
+    assert len(compare(groups_in(tmp_path))) == 0
+
+
+def test_correction_is_over_all_tasks(tmp_path):
+    for task in ("listops", "text"):
+        write_seeds(tmp_path / task / "a", [0.36, 0.37, 0.39], task=task)
+        write_seeds(tmp_path / task / "b", [0.35, 0.365, 0.37], task=task, attention=SOFTMAX)
+    found = compare(groups_in(tmp_path))
+    assert list(found["p_holm"]) == pytest.approx(2 * found["p"])
+
+
+def test_many_groups_are_compared_with_the_one_of_most_tasks(tmp_path):
+    for landmarks in (16, 32, 64, 128, 256, 512):
+        attention = {"name": "nystrom", "num_landmarks": landmarks}
+        write_run(tmp_path / str(landmarks), attention=attention)
+    write_run(tmp_path / "text", task="text", attention={"name": "nystrom", "num_landmarks": 32})
+    found = compare(groups_in(tmp_path))
+    assert len(found) == 5
+    assert set(found["second"]) == {"nystrom-32"}
+
+
+def test_mean_over_tasks_has_a_spread_if_all_have_the_same_seeds(tmp_path):
+    for number, task in enumerate(FIVE):
+        write_seeds(tmp_path / task, [0.1 * number, 0.1 * number + 0.02], task=task)
+    mean = mean_over(groups_in(tmp_path).to_dict("records"))
+    assert mean[:3] == pytest.approx((2, 21.0, 2**0.5))  # over seeds 20 and 22
+    write_run(tmp_path / "more", task="image", seed=2, accuracy=0.31)
+    mean = mean_over(group(read([tmp_path])[0]).to_dict("records"))
+    assert (mean.n, math.isnan(mean.deviation)) == (2, True)

@@ -1,194 +1,132 @@
-"""Sections of the page, and commands of runs."""
+"""The page opens with the verdict; the command writes all files or none."""
 
-import re
-import shlex
-
+import pandas as pd
 import pytest
 
-from configs import common
-from lra.report.page import command, make, summary
+from lra.report.__main__ import main
+from lra.report.groups import trivial_of
+from lra.report.page import bars_of, best_rows, verdict
 from tests.lra.report.runs import groups_in, write_run, write_seeds
-from tests.lra.report.test_labels import CONFIGS, config
+
+NONE = {"name": "none"}
 
 
-def sections_of(groups, folder, left_out=()):
-    """The text of each section of the page, by title."""
-    page = make(groups, left_out, folder / "report")[0]
-    return dict(part.split("\n\n", 1) for part in page.split("\n## ")[1:])
-
-
-def test_unpublished_task_has_no_comparison(tmp_path):
-    write_run(tmp_path / "a", task="listops-short")
-    sections = sections_of(groups_in(tmp_path), tmp_path)
-    assert list(sections) == ["listops-short", "How it was measured", "Sources"]
-    assert "cannot be compared with published" in sections["listops-short"]
-    write_run(tmp_path / "b")
-    sections = sections_of(groups_in(tmp_path), tmp_path)
-    assert list(sections)[:2] == ["Comparison with published results", "ListOps"]
-    assert "cannot be compared with published" not in sections["ListOps"]
-
-
-def test_page_states_the_number_of_corrected_tests(tmp_path):
-    for task in ("listops", "text"):
-        write_seeds(tmp_path / task / "a", [0.36, 0.37, 0.39], task=task)
+@pytest.fixture
+def runs(tmp_path):
+    """Two tasks with and without attention, of which one is easy for a trivial predictor."""
+    folder = tmp_path / "runs"
+    for task, ours, none, trivial in (("listops", 0.5, 0.4, 0.3), ("text", 0.8, 0.79, 0.78)):
+        more = {"task": task, "recipe": "fast", "result": {"baselines": {"a rule": trivial}}}
+        write_seeds(folder / task, [ours - 0.01, ours, ours + 0.01], **more)
         write_seeds(
-            tmp_path / task / "b", [0.3, 0.31, 0.32], task=task, attention={"name": "softmax"}
+            folder / f"{task}-none", [none - 0.01, none, none + 0.02], attention=NONE, **more
         )
-    sections = sections_of(groups_in(tmp_path), tmp_path)
-    assert "for all tests of this report (2)" in sections["ListOps"]
-    one = groups_in(tmp_path / "listops" / "a")
-    assert "Differences" not in sections_of(one, tmp_path)["ListOps"]
+    write_run(folder / "stopped", attention={"name": "softmax"}, finished=False)
+    write_run(folder / "recall", task="mqar-64-4")
+    return folder
 
 
-def test_page_states_the_budget_of_a_grid(tmp_path):
-    for landmarks in (16, 32):
-        for iters in (2, 6):
-            attention = {"name": "nystrom", "num_landmarks": landmarks, "pinv_iters": iters}
-            write_run(tmp_path / f"{landmarks}-{iters}", attention=attention, partial=True)
-    section = sections_of(groups_in(tmp_path), tmp_path)["ListOps"]
-    assert "nystrom attention over two of its options, 20 of 5,000 steps" in section
-    assert "Partial runs." in section
-    assert "| num_landmarks ↓, pinv_iters → |" in section
+def found(groups):
+    best = best_rows(groups[~groups["task"].str.startswith("mqar")])
+    trivial = {"listops": {"a rule": 30.0}, "text": {"a rule": 78.0}}
+    return best, trivial
 
 
-def test_measurement_section_has_every_run(tmp_path):
-    write_run(tmp_path / "a", seed=0)
-    write_run(tmp_path / "b", seed=1, result={"versions": {"jax": "0.11.0"}})
-    write_run(tmp_path / "c", seed=2)
-    page = make(groups_in(tmp_path), ["one is left out"], tmp_path / "report")[0]
-    assert "* All others: jax 0.10.2." in page
-    assert "* b: jax 0.11.0." in page
-    assert (
-        "| c | ListOps | nystrom-64 | 2 | 1 × cpu, 2 threads | generated | c0ffeec0ffee | da7ada7ada7a |"
-        in page
-    )
-    assert "--config.train.seed=2 --workdir=c" in page
-    assert "* one is left out" in page
+def test_verdict_compares_with_the_paper_the_control_and_a_trivial_predictor(runs):
+    groups = groups_in(runs)
+    (text,) = verdict(groups, *found(groups))
+    assert text.count(". ") == 4
+    assert "nystrom-64 with recipe=fast, beats the paper's Nyströmformer" in text
+    assert "on ListOps and Text it reaches 65.0 % on average, the paper 51.3 %" in text
+    assert "Attention adds 9.7 ± 1.4 points on ListOps and 0.7 ± 1.4 points on Text" in text
+    assert "A trivial predictor comes within 5 points of it on Text" in text
+    assert "the standard deviation over seeds is at most 1.0 points" in text
+    assert text.endswith("1 unfinished.")
 
 
-@pytest.mark.parametrize("task", CONFIGS)
-@pytest.mark.parametrize(
-    "argument",
-    [
-        "nystrom",
-        "softmax,dropout_rate=0.2",
-        "nystrom,num_landmarks=32,pinv_iters=2,quirks=mlpen",
-        "nystrom,recipe=fast,pinv_iters=2",
-        "softmax,conv_kernel_size=0,quirks=google",
-    ],
-)
-def test_command_of_a_run_reproduces_its_config(tmp_path, task, argument):
-    values = config(
-        argument,
-        task,
-        data={"dir": "FOLDER", "source": "files"},
-        model={"num_layers": 3},
-        optimizer={"warmup_steps": 70},
-        train={"seed": 5, "total_steps": 700},
-        eval={"every_steps": 140},
-    )
-    write_run(tmp_path / "run", task=CONFIGS[task], config=values, attention=values["attention"])
-    (group,) = groups_in(tmp_path / "run")
-    line = command(group.runs[0], group)
-    file, given = re.search(r"--config=configs/(\w+)\.py:(\S+)", line).groups()
-    again = config(given, file)
-    assert "resolution" not in given
-    assert all(preset in given for preset in re.findall(r"recipe=\w+|quirks=\w+", argument))
-    assert "--config.model.stem" not in line
-    for key, value in re.findall(r"--config\.(\S+)=(\S+)", line):
-        section, option = key.split(".")
-        again[section][option] = type(again[section][option])(value)
-    assert again == values
-
-
-def test_command_of_a_run_is_the_recorded_one(tmp_path):
-    values = config("nystrom,recipe=fast,pinv_iters=2", train={"seed": 5, "batch_size": 8})
-    values["attention"]["num_landmarks"] = 16
-    values["command"] = {"config": "configs/listops.py:nystrom,pinv_iters=2,recipe=fast"}
-    write_run(tmp_path / "run", config=values, attention=values["attention"], seed=5)
-    (group,) = groups_in(tmp_path / "run")
-    assert command(group.runs[0], group) == (
-        "python run_lra.py --config=configs/listops.py:nystrom,pinv_iters=2,recipe=fast"
-        " --config.attention.num_landmarks=16 --config.train.batch_size=8"
-        " --config.train.seed=5 --workdir=run"
-    )
-    assert group.label == "nystrom-16, 2 iterations, batch 8, recipe=fast"
-    values["command"] = {"config": "my configs/own.py"}
-    write_run(tmp_path / "own", config=values, attention=values["attention"], seed=5)
-    (group,) = groups_in(tmp_path / "own")
-    assert command(group.runs[0], group) == (
-        "python run_lra.py '--config=my configs/own.py' --config.train.seed=5 --workdir=own"
-        "  # with the values of own/config.json"
-    )
-
-
-def test_command_of_a_run_without_a_test_evaluates_no_test_set(tmp_path):
-    result = {"state": "validated", "valid_accuracy": 0.4, "test_accuracy": None}
-    write_run(tmp_path / "tried", result=result)
-    write_run(tmp_path / "tested", seed=4)
+def test_without_complete_runs_there_is_no_verdict_but_what_is_missing(tmp_path):
+    write_run(tmp_path / "a", finished=False)
     groups = groups_in(tmp_path)
-    lines = {run.state: command(run, group) for group in groups for run in group.runs}
-    assert " --notest --config.train.seed=3 " in lines["validated"]
-    assert "--notest" not in lines["complete"]
-    assert summary(groups).startswith("2 finished (1 not tested) of 2 runs, ")
+    assert best_rows(groups) == {}
+    assert verdict(groups, {}, {}) == [
+        "Settings without a complete run do not count: 1 unfinished."
+    ]
 
 
-def test_runs_with_and_without_a_recorded_command_are_grouped(tmp_path):
-    for seed, argument in enumerate(["nystrom", "nystrom,recipe=paper,quirks=none", ""]):
-        values = config("nystrom", train={"seed": seed})
-        values["command"] = {"config": f"configs/listops.py:{argument}".rstrip(":")}
-        write_run(tmp_path / str(seed), config=values, attention=values["attention"], seed=seed)
-    older = config("nystrom", train={"seed": 3})
-    write_run(tmp_path / "older", config=older, attention=older["attention"], seed=3)
-    (group,) = groups_in(tmp_path)
-    assert (group.label, len(group.runs)) == ("nystrom-64", 4)
+def test_bars_are_the_paper_ours_the_control_and_the_best_trivial_predictor(runs):
+    bars = bars_of(*found(groups_in(runs)))
+    names = ["the paper", "this code", "without attention", "trivial predictor"]
+    assert [name for name, _, _ in bars["listops"]] == names
+    assert bars["listops"][1][1:] == pytest.approx((50.0, 1.0))
+    assert bars["text"][3][1] == 78.0
 
 
-def test_commands_of_runs_in_folders_of_the_same_name_have_different_folders(tmp_path):
-    write_run(tmp_path / "a", seed=0)
-    write_run(tmp_path / "wide model" / "b", seed=1)
-    write_run(tmp_path / "small" / "b", seed=2)
-    (group,) = groups_in(tmp_path)
-    folders = [shlex.split(command(run, group), comments=True)[-1] for run in group.runs]
-    assert folders == ["--workdir=a", "--workdir=wide model-b", "--workdir=small-b"]
+def test_the_best_recipe_has_the_most_complete_tasks(tmp_path):
+    write_run(tmp_path / "a", accuracy=0.9)
+    write_run(tmp_path / "b", accuracy=0.3, recipe="fast")
+    write_run(tmp_path / "c", accuracy=0.3, recipe="fast", task="text")
+    assert best_rows(groups_in(tmp_path))["this code"].keys() == {"listops", "text"}
 
 
-def test_tuples_in_a_command_are_quoted(tmp_path):
-    write_run(tmp_path / "run", config=config("nystrom,recipe=fast", model={"stem": (3, 3)}))
-    (group,) = groups_in(tmp_path / "run")
-    line = command(group.runs[0], group)
-    assert ":nystrom,recipe=fast " in line
-    assert "--config.model.stem=(3, 3)" in shlex.split(line)
+def test_command_writes_the_page_and_its_files(runs, tmp_path, capsys):
+    assert main([str(runs), f"--out={tmp_path}/out/x", "--include_partial"]) == 0
+    names = {file.name.removeprefix("x") for file in (tmp_path / "out").iterdir()}
+    pictures = {"-bars.png", "-curves-listops.png", "-curves-text.png", "-recall.png"}
+    assert names == {".md", ".html", ".csv", ".runs.csv", ".tex", *pictures}
+    page = capsys.readouterr().out
+    headings = [line for line in page.splitlines() if line.startswith("#")]
+    assert headings == [
+        "# Long Range Arena: results",
+        "## Comparison with published results",
+        "## ListOps",
+        "## Text",
+        "## Associative recall (MQAR)",
+        "## Every run",
+        "## Sources",
+    ]
+    table = pd.read_csv(tmp_path / "out" / "x.runs.csv")
+    assert len(table) == 14
+    assert set(table["config.train.batch_size"]) == {32}
+    assert table["command"].str.startswith("python run_lra.py").all()
+    groups = pd.read_csv(tmp_path / "out" / "x.csv")
+    assert sorted(groups[groups["task"] == "text"]["mean"]) == pytest.approx([79.333, 80], abs=1e-2)
 
 
-def test_page_lists_differences_of_the_fast_recipe_from_the_paper(tmp_path):
-    write_run(tmp_path / "paper")
-    assert "recipe=fast" not in sections_of(groups_in(tmp_path), tmp_path)
-    write_run(tmp_path / "a", config=config("nystrom,recipe=fast"))
-
-    def sentences():
-        section = sections_of(groups_in(tmp_path), tmp_path)["recipe=fast"]
-        return [line[2:] for line in section.splitlines() if line.startswith("* ")]
-
-    rate = "optimizer.learning_rate 0.0001 → 0.002"
-    (alone,) = sentences()
-    assert alone.startswith("ListOps: attention.")
-    assert rate in alone
-    fast = config("softmax,recipe=fast", "text")
-    write_run(tmp_path / "b", task="text", config=fast)
-    shared, listops, text = sentences()
-    assert shared.startswith("Every task: ")
-    assert rate in shared
-    assert rate not in listops + text
-    assert f"train.total_steps 20000 → {fast['train']['total_steps']}" in text
-    assert "attention.num_landmarks 64 → 32 (nystrom)" in listops
-    assert "nystrom" not in shared + text
+def test_an_unpublished_task_is_named_so(tmp_path, capsys):
+    write_run(tmp_path / "a", task="listops-short")
+    assert main([str(tmp_path), f"--out={tmp_path}/x"]) == 0
+    page = capsys.readouterr().out
+    assert "cannot be compared with published" in page
+    assert "## Comparison" not in page
 
 
-def test_command_contains_resolution_and_difficulty(tmp_path):
-    values = config("nystrom,resolution=64,difficulty=easy", "pathfinder")
-    assert values["attention"] == {"name": "nystrom", **common.ATTENTIONS["nystrom"]}
-    task = values["data"]["task"]
-    write_run(tmp_path / "run", task=task, config=values, attention=values["attention"])
-    (group,) = groups_in(tmp_path / "run")
-    assert ":nystrom,resolution=64,difficulty=easy " in command(group.runs[0], group)
+def test_own_published_rows_are_in_the_table(runs, tmp_path, capsys):
+    (tmp_path / "rows.csv").write_text("model,source,listops\nMine,Ours 2026,41\n")
+    arguments = [str(runs), f"--out={tmp_path}/x", f"--published={tmp_path}/rows.csv"]
+    assert main(arguments) == 0
+    assert "| Mine | 41.00 | – |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [(["--columns", "Imag"], "Image"), (["--published=missing.csv"], "missing.csv")],
+)
+def test_an_error_is_one_line_and_writes_nothing(tmp_path, capsys, arguments, word):
+    write_run(tmp_path / "runs", task="image")
+    assert main([str(tmp_path / "runs"), f"--out={tmp_path}/x", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("lra.report: ")
+    assert word in error
+    assert error.count("\n") == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["runs"]
+
+
+def test_trivial_predictors_of_a_task_without_any_are_empty(tmp_path):
+    write_run(tmp_path / "a", task="mqar-64-4", result={"baselines": {}})
+    assert (
+        trivial_of(
+            pd.DataFrame({"task": ["mqar-64-4"], "data_sha256": [""], "baselines": [{}]}),
+            "mqar-64-4",
+        )
+        == {}
+    )

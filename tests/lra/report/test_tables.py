@@ -1,260 +1,182 @@
-"""Tables of runs: numbers, missing cells, and columns."""
+"""Tables show what was measured, and mark what is incomplete."""
 
 import pytest
 
-from lra.report import tables
-from lra.report.comparisons import compare, grids
-from lra.report.numbers import numbers
-from tests.lra.report.runs import FIVE, groups_in, write_run, write_seeds
-from tests.lra.report.test_labels import config
+from lra.report.groups import compare, group, read
+from lra.report.published import TABLE
+from lra.report.tables import (
+    comparisons_table,
+    control,
+    control_table,
+    recall_groups,
+    recall_table,
+    runs_table,
+    select,
+    settings_table,
+    table3,
+)
+from reporting.tables import markdown
+from tests.lra.report.runs import FIVE, groups_in, write_diverged, write_run, write_seeds
 
 SOFTMAX = {"name": "softmax"}
+NONE = {"name": "none"}
 
 
-def ours(groups, **options):
-    """The rows of Table 3 that are ours, by label."""
-    return {label: row for own in tracks(groups, **options).values() for label, row in own.items()}
+def rows(table):
+    """The cells of each row by its first cell."""
+    return {row[0]: list(row[1:]) for row in table.itertuples(index=False, name=None)}
 
 
-def tracks(groups, **options):
-    """The rows of Table 3 that are ours, by the title of their section."""
-    return {
-        title: {row[0]: row[1:] for row in rows}
-        for title, rows in tables.benchmark_table(groups, **options).sections
-        if title.startswith(tables.OURS)
-    }
+def test_cells_have_mean_deviation_and_number_of_seeds(tmp_path):
+    write_seeds(tmp_path / "a", [0.36, 0.38])
+    write_diverged(tmp_path / "c", seed=2)
+    write_run(tmp_path / "d", seed=3, finished=False)
+    found = rows(table3(groups_in(tmp_path), {}))
+    assert found["nystrom-64"] == ["37.00 ± 1.41 (n = 2 of 4, 1 diverged)"]
 
 
-def test_table_3_marks_partial_unfinished_and_missing_runs(tmp_path):
-    write_seeds(tmp_path / "listops", [0.36, 0.37, 0.38])
-    write_run(tmp_path / "text", task="text", accuracy=0.6521)
-    write_run(tmp_path / "image", task="image", accuracy=0.2106, partial=True)
-    write_run(tmp_path / "retrieval", task="retrieval", finished=False)
-    write_run(tmp_path / "pathfinder", task="pathfinder32", partial=True, steps=(62_400,))
-    write_run(tmp_path / "pathx", task="pathfinder128", accuracy=0.5)
-    hidden = ours(groups_in(tmp_path))["nystrom-64"]
-    shown = ours(groups_in(tmp_path), include_partial=True)["nystrom-64"]
-    assert hidden == [*shown[:3], "partial", "partial", *shown[5:]]
-    assert shown == [
-        "37.00 ± 1.00 (n = 3)",
-        "65.21 (n = 1)",
-        "not finished",
-        "21.06 (n = 1), partial",
-        "36.00 (n = 1), on fewer examples",
-        "–",
-        "50.00 (n = 1)",
-        "–",
-    ]
+def test_only_tasks_of_this_code_are_columns_and_means_need_all_tasks(tmp_path):
+    for task in FIVE[:4]:
+        write_run(tmp_path / task, task=task, accuracy=0.5)
+    write_run(tmp_path / "x", attention=SOFTMAX)
+    table = table3(groups_in(tmp_path))
+    assert list(table.columns) == ["test accuracy, %", "ListOps", "Text", "Retrieval", "Image"]
+    assert rows(table)["softmax"] == ["36.00 (n = 1)", *["not run"] * 3]
+    assert rows(table)["Nyströmformer"] == ["37.15", "65.52", "79.56", "41.58"]
+    write_run(tmp_path / "last", task=FIVE[4], accuracy=0.5)
+    table = table3(groups_in(tmp_path))
+    assert rows(table)["nystrom-64"][-1] == "50.00 (n = 1)"
+    assert rows(table)["Nyströmformer"][-1] == "58.95"
 
 
-def test_table_3_has_the_mean_of_five_complete_tasks(tmp_path):
-    for number, task in enumerate(FIVE):
-        write_seeds(tmp_path / task, [0.1 * number, 0.1 * number + 0.02], task=task)
-    row = ours(groups_in(tmp_path))["nystrom-64"]
-    assert row[5:] == ["21.00 ± 1.41 (n = 2)", "not run", "–"]
-    write_seeds(tmp_path / "pathx", [0.5, 0.53], task="pathfinder128")
-    row = ours(groups_in(tmp_path))["nystrom-64"]
-    assert row[5:] == ["21.00 ± 1.41 (n = 2)", "51.50 ± 2.12 (n = 2)", "26.08 ± 1.53 (n = 2)"]
+def test_partial_runs_are_shown_on_request_and_never_in_a_mean(tmp_path):
+    for task in FIVE:
+        write_run(tmp_path / task, task=task, partial=task == "image")
+    table = table3(groups_in(tmp_path), {})
+    assert "Image" not in table.columns
+    table = table3(groups_in(tmp_path), {}, include_partial=True)
+    assert rows(table)["nystrom-64"][3] == "36.00 (n = 1), partial"
+    assert "mean of 5" not in table.columns
 
 
-def test_unfinished_seeds_are_counted(tmp_path):
-    for number, task in enumerate(FIVE):
-        write_seeds(tmp_path / task, [0.3, 0.31, 0.32 + number / 100], task=task)
-    write_run(tmp_path / "diverged", seed=3, finished=False)
-    groups = groups_in(tmp_path)
-    row = ours(groups)["nystrom-64"]
-    assert row[:2] == ["31.00 ± 1.00 (n = 3 of 4)", "31.33 ± 1.53 (n = 3)"]
-    assert row[5] == "31.67 ± 2.08 (n = 3 of 4)"
-    assert (
-        "| nystrom-64 | 0, 1, 2 of 4 | 31.00 ± 1.00 |"
-        in tables.task_groups_table(
-            [group for group in groups if group.task == "listops"]
-        ).markdown()
-    )
-
-
-def test_table_3_omits_other_tasks(tmp_path):
-    write_run(tmp_path / "a", task="listops-short")
-    write_run(tmp_path / "b", task="pathfinder32-easy")
-    assert tracks(groups_in(tmp_path)) == {}
-    write_run(tmp_path / "c", task="text")
-    assert list(ours(groups_in(tmp_path))) == ["nystrom-64"]
-    assert ours(groups_in(tmp_path))["nystrom-64"][0] == "not run"
-
-
-def test_table_3_shows_the_complete_group_or_else_the_longest(tmp_path):
-    write_run(tmp_path / "a", accuracy=0.2, partial=True, steps=(50,))
-    write_run(tmp_path / "b", accuracy=0.3, partial=True, steps=(4000,))
-    assert ours(groups_in(tmp_path)) == {}
-    assert numbers(groups_in(tmp_path))["table3"] == []
-    assert (
-        ours(groups_in(tmp_path), include_partial=True)["nystrom-64"][0] == "30.00 (n = 1), partial"
-    )
-    write_run(tmp_path / "going", steps=(4500,), finished=False)
-    assert (
-        ours(groups_in(tmp_path), include_partial=True)["nystrom-64"][0] == "30.00 (n = 1), partial"
-    )
-    write_run(tmp_path / "c", accuracy=0.36, steps=(5000,))
-    assert ours(groups_in(tmp_path), include_partial=True).keys() == {"nystrom-64"}
-    assert ours(groups_in(tmp_path), include_partial=True)["nystrom-64"][0] == "36.00 (n = 1)"
-
-
-def test_two_complete_settings_of_an_attention_are_two_rows(tmp_path):
-    write_run(tmp_path / "a", accuracy=0.36)
-    write_run(tmp_path / "b", accuracy=0.37, config={"optimizer": {"learning_rate": 0.01}})
-    assert list(ours(groups_in(tmp_path))) == ["nystrom-64", "nystrom-64, rate 0.01"]
-
-
-def test_table_3_has_a_section_per_recipe(tmp_path):
-    for number, argument in enumerate(["nystrom", "nystrom,recipe=fast", "softmax,recipe=fast"]):
-        values = config(argument)
-        place = tmp_path / str(number)
-        write_run(place, accuracy=0.3 + number / 100, config=values, steps=(5, 20_000))
-    slow = {"optimizer": {"learning_rate": 1e-4}}
-    write_run(tmp_path / "slow", config=config("softmax,recipe=fast", **slow))
-    write_run(tmp_path / "quirks", config=config("nystrom,quirks=mlpen"))
-    found = tracks(groups_in(tmp_path))
-    assert {title: list(rows) for title, rows in found.items()} == {
-        "This code, the paper's recipe": ["nystrom-64"],
-        "This code, recipe=fast": ["nystrom-32", "softmax"],
-        "This code, other settings": [
-            "nystrom-64, quirks=mlpen",
-            "softmax, rate 0.0001, recipe=fast",
-        ],
-    }
-    assert found["This code, recipe=fast"]["softmax"][0] == "32.00 (n = 1)"
-
-
-def test_table_3_omits_the_cells_of_a_grid(tmp_path):
-    for landmarks in (32, 64):
-        for iters in (2, 6):
-            attention = {"name": "nystrom", "num_landmarks": landmarks, "pinv_iters": iters}
-            write_run(tmp_path / f"{landmarks}-{iters}", attention=attention)
-    assert len(ours(groups_in(tmp_path))) == 4  # there is nothing else
-    usual = {"name": "nystrom", "num_landmarks": 64, "pinv_iters": 6}
-    write_run(tmp_path / "text", task="text", attention=usual)
-    assert ours(groups_in(tmp_path)).keys() == {"nystrom-64"}
-
-
-def test_published_rows_are_exact(tmp_path):
-    write_run(tmp_path / "run")
-    page = tables.benchmark_table(groups_in(tmp_path)).markdown()
-    for row in (
-        "| Nyströmformer | 37.15 | 65.52 | 79.56 | 41.58 | 70.94 | 58.95 | – | – |",
-        "| Nyströmformer, rerun | 38.51 | 64.83 | 80.52 | 41.30 | 69.48 | 58.93 | – | – |",
-        "| Nyströmformer, rerun | 36.29 | 63.24 | 78.18 | 42.86 | 67.49 | 57.61 | – | – |",
-        "| BigBird | 36.05 | 64.02 | 59.29 | 40.83 | 74.87 | 55.01 | ✗ | 54.18 |",
-    ):
-        assert row in page
-
-
-def test_settings_of_a_task(tmp_path):
-    write_seeds(tmp_path / "a", [0.36, 0.37, 0.38])
-    write_run(tmp_path / "b", attention=SOFTMAX, seed=0, accuracy=0.35, partial=True)
-    write_run(tmp_path / "c", attention={"name": "linear"}, finished=False)
-    page = tables.task_groups_table(groups_in(tmp_path)).markdown()
-    for row in (
-        "| nystrom-64 | 0, 1, 2 | 37.00 ± 1.00 | 1.08 | 34.52 to 39.48 | 20 of 5,000 | 0.976 (0.976–0.976)",
-        "| softmax | 0 | 35.00, partial | 1.07 | – | 20 of 5,000 | 0.976 | 32.8 | 3.00 | 199,882 |",
-        "| linear | 3 | not finished | – | – | 20 of 5,000 | – | – | – |",
-        "| constant answer |  | 17.20 |  |  |  |  |  |  |",
-        "| first token alone |  | 35.65 |  |  |  |  |  |  |",
-    ):
-        assert row in page
-
-
-def test_missing_baselines_are_the_published_ones(tmp_path):
-    write_run(tmp_path / "old", result={"baselines": None})
-    found = tables.baselines(groups_in(tmp_path))
-    assert found == ({"constant answer": 0.176, "first token alone": 0.359}, False)
-    write_run(tmp_path / "new", seed=4)
-    assert tables.baselines(groups_in(tmp_path)) == (
-        {"constant answer": 0.172, "first token alone": 0.3565},
-        True,
-    )
-
-
-def test_baselines_of_older_and_newer_runs_are_merged(tmp_path):
-    write_run(tmp_path / "old", result={"baselines": {"constant answer": 0.5}})
-    write_run(tmp_path / "new", seed=4, result={"baselines": {"naive Bayes on 10 bytes": 0.875}})
-    expected = {"constant answer": 0.5, "naive Bayes on 10 bytes": 0.875}
-    assert tables.baselines(groups_in(tmp_path)) == (expected, True)
-    write_run(tmp_path / "other", seed=5, result={"baselines": {"x": 1.0}, "data_sha256": "b" * 64})
-    assert tables.baselines(groups_in(tmp_path)) == (expected, False)
-
-
-def test_baselines_of_a_part_of_the_test_set_are_not_those_of_the_whole(tmp_path):
-    write_run(tmp_path / "whole", result={"baselines": {"constant answer": 0.5}})
-    assert tables.baselines(groups_in(tmp_path)) == ({"constant answer": 0.5}, True)
-    config = {"data": {"examples": 200}}
-    write_run(
-        tmp_path / "part", config=config, result={"baselines": {"naive Bayes on 10 bytes": 0.6}}
-    )
-    assert tables.baselines(groups_in(tmp_path)) == ({"constant answer": 0.5}, False)
-
-
-def test_baselines_of_one_test_set_are_not_those_of_another(tmp_path):
+def test_sections_are_recipes_and_rows_are_labels(tmp_path):
     write_run(tmp_path / "a")
-    write_run(tmp_path / "going", task="listops", seed=5, finished=False, attention=SOFTMAX)
-    assert tables.baselines(groups_in(tmp_path))[1]
-    write_run(tmp_path / "b", result={"data_sha256": "b" * 64})
-    assert not tables.baselines(groups_in(tmp_path))[1]
-
-
-def test_every_run_has_a_binomial_error(tmp_path):
-    write_run(tmp_path / "a", seed=0)
-    write_run(tmp_path / "b", seed=1, partial=True)
-    write_run(tmp_path / "c", seed=2, finished=False)
-    page = tables.runs_table(groups_in(tmp_path)).markdown()
-    device = "1 × cpu, 2 threads"
-    assert (
-        f"| nystrom-64 | 0 | 36.00 ± 1.07 | 25.00 | 20 | 20 of 5,000 | 0.976 | {device} |" in page
+    write_run(tmp_path / "b", recipe="fast")
+    write_run(
+        tmp_path / "c",
+        recipe="fast",
+        label="nystrom-64, curriculum=0",
+        config={"data": {"seed": 3}},
     )
-    assert "| nystrom-64 | 1 | 36.00 ± 1.07, partial | 25.00 | 20 |" in page
-    assert "| nystrom-64 | 2 | not finished | – | – | 20 of 5,000 | – | – |" in page
-
-
-def test_differences_have_a_sign_and_an_origin(tmp_path):
-    write_seeds(tmp_path / "a", [0.36, 0.37, 0.39])
-    write_seeds(tmp_path / "b", [0.37, 0.375, 0.40], attention=SOFTMAX)
-    write_run(tmp_path / "c", attention={"name": "linear"}, accuracy=0.35, seed=0)
-    page = tables.comparisons_table(compare(groups_in(tmp_path))).markdown()
-    assert "| nystrom-64 − softmax | 0, 1, 2 | −0.83 | ± 0.72 | – | 0.038 | 0.038 |" in page
-    assert "| softmax − linear | 0 | +2.00 | – | ± 1.52 | – | – |" in page
-
-
-def test_a_grid_has_one_option_per_axis(tmp_path):
-    for rank in (8, 16, 32):
-        for dropout in (0.0, 0.1):
-            if (rank, dropout) != (32, 0.1):
-                attention = {"name": "new", "rank": rank, "dropout": dropout}
-                accuracies = [0.3 + rank / 1000, 0.31 + rank / 1000 + dropout]
-                write_seeds(tmp_path / f"{rank}-{dropout}", accuracies, attention=attention)
-    (grid,) = grids(groups_in(tmp_path))
-    assert tables.grid_table(grid).markdown().splitlines() == [
-        "| rank ↓, dropout → | 0.0 | 0.1 |",
-        "| --- | ---: | ---: |",
-        "| 8 | 31.30 ± 0.71 (n = 2) | 36.30 ± 7.78 (n = 2) |",
-        "| 16 | 32.10 ± 0.71 (n = 2) | 37.10 ± 7.78 (n = 2) |",
-        "| 32 | 33.70 ± 0.71 (n = 2) | not run |",
+    table = table3(groups_in(tmp_path), {})
+    assert list(table.iloc[:, 0]) == [
+        "This code, the paper's recipe",
+        "nystrom-64",
+        "This code, recipe=fast",
+        "nystrom-64",
+        "nystrom-64, curriculum=0",
     ]
 
 
-def test_shortfalls_list_incomplete_runs_by_seed(tmp_path):
-    write_seeds(tmp_path / "a", [0.2, 0.3], task="image", partial=True)
-    write_run(tmp_path / "b", task="image", seed=2, finished=False)
-    write_run(tmp_path / "c")
-    assert tables.shortfalls(groups_in(tmp_path)) == [
-        "Image, nystrom-64, seeds 0, 1: 20 of 35,000 steps.",
-        "Image, nystrom-64, seed 2: 20 of 35,000 steps, not finished.",
-    ]
+def test_complete_settings_of_one_label_have_a_row_each_and_hide_partial_ones(tmp_path):
+    write_run(tmp_path / "a", config={"data": {"seed": 1}})
+    write_run(tmp_path / "b", config={"data": {"seed": 2}})
+    write_run(tmp_path / "c", config={"data": {"seed": 4}}, partial=True)
+    found = rows(table3(groups_in(tmp_path), {}, include_partial=True))
+    assert list(found) == ["This code, the paper's recipe", "nystrom-64", "nystrom-64, seed=2"]
 
 
-@pytest.mark.parametrize("name", ["a|b", "a\nb", "<b>", "a & b"])
-def test_names_are_escaped(tmp_path, name):
-    write_run(tmp_path / "run", attention={"name": name})
-    page = tables.task_groups_table(groups_in(tmp_path)).markdown()
-    lines = page.splitlines()
-    cells = {line.replace("\\|", "").count("|") for line in lines}
-    assert len(cells) == 1
-    assert "<b>" not in page
+def test_own_tasks_get_columns_on_request(tmp_path):
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", task="listops-short")
+    groups = groups_in(tmp_path)
+    assert "listops-short" not in table3(groups).columns
+    assert table3(groups, more_tasks=["listops-short"]).columns[-1] == "listops-short"
+
+
+def test_columns_and_sources_of_the_paper_can_be_chosen(tmp_path):
+    write_seeds(tmp_path / "a", [0.36, 0.38])
+    write_run(tmp_path / "b", task="text")
+    table = table3(groups_in(tmp_path))
+    chosen = select(table, ["Text"], ["Xiong"], n=False)
+    assert list(chosen.columns) == ["test accuracy, %", "Text"]
+    assert len(chosen) == 2 + 1 + len(next(iter(TABLE.values())))
+    assert "(n =" not in markdown(chosen)
+    assert len(select(table, (), None, n=True)) == len(table)
+    with pytest.raises(ValueError, match="Text"):
+        select(table, ["Txt"], None, n=True)
+
+
+def test_settings_have_errors_intervals_and_trivial_predictors(tmp_path):
+    write_seeds(tmp_path / "a", [0.36, 0.38, 0.37])
+    write_run(
+        tmp_path / "b", attention=SOFTMAX, result={"state": "validated", "test_accuracy": None}
+    )
+    table = settings_table(groups_in(tmp_path), {"constant answer": 17.2})
+    row = dict(zip(table.columns, table.iloc[0], strict=True))
+    assert row["test accuracy, %"] == "37.00 ± 1.00"
+    assert row["95 % interval"] == "34.52 to 39.48"
+    assert (row["seeds"], row["validation, %"], row["steps"]) == (
+        "0, 1, 2",
+        "25.00 ± 0.00",
+        "20 of 5,000",
+    )
+    assert (row["memory, GiB"], row["parameters"]) == ("3.00", "199,882")
+    found = rows(table)
+    assert found["softmax"][1] == "not tested"
+    assert found["constant answer"][1] == "17.20"
+
+
+def test_times_that_cannot_be_compared_are_not_shown(tmp_path):
+    write_run(tmp_path / "a", step_seconds=1.0)
+    write_run(tmp_path / "b", attention=SOFTMAX, step_seconds=2.0)
+    assert "s per step" in settings_table(groups_in(tmp_path), {}).columns
+    write_run(tmp_path / "c", attention=NONE, step_seconds=2.0, config={"train": {"batch_size": 8}})
+    assert "s per step" not in settings_table(groups_in(tmp_path), {}).columns
+
+
+def test_every_run_has_a_row(tmp_path):
+    write_run(tmp_path / "a", seed=0, partial=True)
+    write_diverged(tmp_path / "b", seed=1)
+    write_run(tmp_path / "c", seed=2, finished=False)
+    runs = read([tmp_path])[0]
+    found = rows(runs_table(runs, group(runs)))
+    assert found["a"][3:6] == ["36.00 ± 1.07, partial", "20", "20 of 5,000"]
+    assert found["b"][3:6] == ["diverged", "–", "12 of 5,000"]
+    assert found["c"][3] == "unfinished"
+
+
+def test_control_is_what_attention_adds(tmp_path):
+    for name, accuracies in (("nystrom", [0.36, 0.38, 0.39]), ("none", [0.35, 0.36, 0.36])):
+        attention = {"name": name} | ({"num_landmarks": 64} if name == "nystrom" else {})
+        write_seeds(tmp_path / name, accuracies, attention=attention, recipe="fast")
+        write_run(
+            tmp_path / f"text-{name}", task="text", seed=0, attention=attention, recipe="fast"
+        )
+    found = control(groups_in(tmp_path), "fast")
+    assert list(found["difference"]) == pytest.approx([2.0, 0.0])
+    cells = rows(control_table(found))
+    assert cells["ListOps"][:3] == ["0, 1, 2", "0, 1, 2", "+2.00"]
+    assert cells["Text"][3].endswith("binomial standard error")
+    assert len(control(groups_in(tmp_path), "open")) == 0
+
+
+def test_differences_are_signed(tmp_path):
+    write_seeds(tmp_path / "a", [0.36, 0.37])
+    write_seeds(tmp_path / "b", [0.37, 0.39], attention=SOFTMAX)
+    table = comparisons_table(compare(groups_in(tmp_path)))
+    assert rows(table)["nystrom-64 − softmax"][:3] == ["0, 1", "−1.50", "–"]
+
+
+def test_recall_has_a_row_per_attention_and_a_column_per_number_of_pairs(tmp_path):
+    for pairs, accuracy in ((4, 0.9), (16, 0.5)):
+        write_run(tmp_path / f"{pairs}", task=f"mqar-64-{pairs}", accuracy=accuracy)
+    write_run(tmp_path / "short", task="mqar-64-8", partial=True)
+    write_run(tmp_path / "x", task="mqar-64-4", attention=SOFTMAX)
+    table = recall_table(recall_groups(groups_in(tmp_path)))
+    assert list(table.columns) == ["attention", "4 pairs", "16 pairs"]
+    assert rows(table) == {
+        "64 tokens": ["", ""],
+        "nystrom-64": ["90.0", "50.0"],
+        "softmax": ["36.0", "–"],
+    }

@@ -146,7 +146,7 @@ def test_only_the_chosen_setting_is_tested_and_only_after_all_have_ended(tmp_pat
     ("content", "words"),
     [
         ("{}", "valid_accuracy is missing"),
-        ('{"valid_accuracy": null}', "valid_accuracy must be a number, not None"),
+        ('{"valid_accuracy": null}', "valid_accuracy is missing"),
         ('{"state": "diverged"}', "step is missing"),
     ],
 )

@@ -181,7 +181,7 @@ def test_status_of_a_running_job_has_its_step_and_time_left(tmp_path):
         ("result", "{}", "valid_accuracy is missing"),
         ("result", '{"valid_accuracy": "0.4"}', "valid_accuracy must be a number"),
         ("result", '{"state": "diverged"}', "step is missing"),
-        ("config", "{}", "train is missing"),
+        ("config", "{}", "total_steps is missing"),
         ("config", '{"train": {}}', "total_steps is missing"),
     ],
 )
