@@ -296,6 +296,8 @@ def config_of(given: ConfigDict, values: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(
             "train.cpu_accumulation was removed: with train.accumulation=0 the program chooses the parts."
         )
+    if "attention" not in config:
+        raise ValueError("attention: this section is missing from the config.")
     options = split_commas(argument)
     others = [x for x in options if x.partition("=")[0] not in {**config["attention"], "name": ""}]
     default = load_config(path, *([",".join(others)] if others != [""] else [])).to_dict()
@@ -303,11 +305,12 @@ def config_of(given: ConfigDict, values: Mapping[str, Any]) -> dict[str, Any]:
     file, root = Path(path).resolve(), CONFIGS.resolve().parent
     shown = str(file.relative_to(root) if file.is_relative_to(root) else file)
     recipes = [x.removeprefix("recipe=") for x in options if x.startswith(("recipe=", "quirks="))]
+    recipes = [recipe for recipe in recipes if recipe not in ("paper", "quirks=none")]
     is_benchmark = file.parent == CONFIGS.resolve() and file.stem not in LANGUAGE_CONFIGS
     return {
         **config,
         "label": label_of(config, default),
-        "recipe": recipes[0] if recipes else "paper" if is_benchmark else "",
+        "recipe": ", ".join(recipes) or ("paper" if is_benchmark else ""),
         "command": shlex.join(
             [
                 "python",

@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
     if TOPOLOGY.value:  # avoids locking a local TPU
         os.environ["JAX_PLATFORMS"] = "cpu"
     from nystromformer_jax.training import topology
-    from nystromformer_jax.training.planning.report import make_report
+    from nystromformer_jax.training.plan import describe_plan
 
     config = CONFIG.value.to_dict()
     if PRICE.value and not TOPOLOGY.value:
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     try:
         chip = topology.chip_of(TOPOLOGY.value) if TOPOLOGY.value else None
         devices = topology.topology_devices(TOPOLOGY.value) if TOPOLOGY.value else None
-        report = make_report(
+        text, fits = describe_plan(
             config,
             lambda config: _spec(config, devices),
             chip,
@@ -59,8 +59,8 @@ def main(argv: list[str]) -> int:
         )
     except (ValueError, ImportError) as error:
         return print_error(str(error))
-    print(report.text)
-    return 0 if report.fits else 1
+    print(text)
+    return 0 if fits else 1
 
 
 def _is_finetuning(config: Mapping[str, Any]) -> bool:

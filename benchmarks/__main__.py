@@ -1,12 +1,11 @@
 """Writes JSON, table and picture of all timings: `python -m benchmarks --out results/benchmarks/cpu`."""
 
 import argparse
-import importlib
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stored import command_line, this_machine
+from benchmarks.cells import command_line, this_machine
 from command import parser_of, run_to_end
 from launch import huge_pages
 from reporting.writer import output_path
@@ -31,9 +30,6 @@ def main() -> int:
     parser.add_argument(
         "--config", default="listops", choices=CONFIGS, help="configs/NAME.py of the training step"
     )
-    parser.add_argument(
-        "--data_dir", default="", help="data folder of a config that needs a download"
-    )
     parser.add_argument("--out", type=output_path, help="output path without extension")
     given = parser.parse_args()
     if given.rounds < 1 or any(length < 1 or length % LANDMARKS for length in given.lengths):
@@ -47,7 +43,7 @@ def _compare(given: argparse.Namespace) -> None:
     try:
         import torch  # first, so that a missing package gives a short error
 
-        from benchmarks import attention, peers, training_step
+        from benchmarks import attention, peers, steps
     except ModuleNotFoundError as error:
         raise ImportError(
             f"the package {error.name} is not installed: pip install -e '.[lra,peers]'."
@@ -65,9 +61,13 @@ def _compare(given: argparse.Namespace) -> None:
             write(results, given.out)
 
     if given.only != "attention":
-        config = importlib.import_module(f"configs.{given.config}").get_config().to_dict()
-        config["data"]["dir"] = given.data_dir
-        results["training_step"] = training_step.run(config, given.rounds)
+        config = steps.config_of(given.config)
+        results["training_step"] = {
+            "task": config["data"]["task"],
+            "batch_size": config["train"]["batch_size"],
+            "length": config["data"]["max_len"],
+            "step": steps.compare(config, given.rounds, "cpu"),
+        }
         save()
     if given.only != "step":
         results["attention"] = []

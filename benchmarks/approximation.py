@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from benchmarks.stored import command_line
+from benchmarks.cells import command_line
 from command import parser_of, run_to_end
 from lra import train
 from lra.figures.captured import Trained, open_run

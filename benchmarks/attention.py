@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from benchmarks import peers
-from benchmarks.gradient import with_gradient
+from benchmarks.forms import DIM, HEADS, LANDMARKS, form_of, our_module, with_gradient
 from benchmarks.timing import in_blocks
-from nystromformer_jax import SelfAttention, make_core, nystrom_attention
 
-BATCH, HEADS, DIM, LANDMARKS, CONV = 1, 8, 64, 64, 33
+BATCH, CONV = 1, 33
+FORMS = ("ours", "ours, k-means", "exact (JAX)")
 EMBED = HEADS * DIM
 
 
@@ -66,23 +66,6 @@ def _functions(length: int, conv: int, masked: bool) -> dict[str, dict[str, Call
     mask = _mask(length, masked)
     jax_mask = None if mask is None else jnp.asarray(mask)
 
-    # The mask is an argument of the program, as in PyTorch: a constant would save some of its work.
-    def ours(mask: Any, query: Any, key: Any, value: Any, kernel: Any, **options: Any) -> Any:
-        return nystrom_attention(
-            *(query, key, value),
-            num_landmarks=LANDMARKS,
-            mask=mask,
-            conv_kernel=kernel,
-            **options,
-        )
-
-    kmeans = functools.partial(ours, landmark_selection="kmeans")
-
-    def exact(mask: Any, query: Any, key: Any, value: Any) -> Any:
-        return jax.nn.dot_product_attention(
-            query, key, value, mask=None if mask is None else mask[:, None, None]
-        )
-
     query, key, value = torch_inputs = [
         torch.tensor(array.swapaxes(1, 2).copy(), requires_grad=True) for array in arrays[:3]
     ]
@@ -93,15 +76,14 @@ def _functions(length: int, conv: int, masked: bool) -> dict[str, dict[str, Call
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, torch_mask)
 
     forward = {
-        "ours": _jitted(ours, jax_mask, *inputs, kernel),
-        "ours, k-means": _jitted(kmeans, jax_mask, *inputs, kernel),
-        "exact (JAX)": _jitted(exact, jax_mask, *inputs),
+        **{form: _jitted(form_of(form), *inputs, kernel, jax_mask) for form in FORMS},
         "exact (PyTorch)": _without_gradient(sdpa),
     }
     gradient = {
-        "ours": _jitted(_masked_gradient(ours), jax_mask, *inputs, kernel, cotangent),
-        "ours, k-means": _jitted(_masked_gradient(kmeans), jax_mask, *inputs, kernel, cotangent),
-        "exact (JAX)": _jitted(_masked_gradient(exact), jax_mask, *inputs, cotangent),
+        **{
+            form: _jitted(form_of(form, "gradient"), *inputs, kernel, jax_mask, cotangent)
+            for form in FORMS
+        },
         "exact (PyTorch)": lambda: torch.autograd.grad(sdpa(), torch_inputs, torch_cotangent),
     }
     return {"forward": forward, "gradient": gradient}
@@ -112,9 +94,7 @@ def _modules(length: int, conv: int, masked: bool) -> dict[str, dict[str, Callab
     x, cotangent = random.normal(size=(2, BATCH, length, EMBED)).astype(np.float32)
     mask = _mask(length, masked)
     jax_mask = None if mask is None else jnp.asarray(mask)
-    module = SelfAttention(
-        HEADS, make_core("nystrom", num_landmarks=LANDMARKS, conv_kernel_size=conv)
-    )
+    module = our_module(conv)
     params = module.init(jax.random.key(0), jnp.asarray(x), deterministic=True)
 
     def ours(mask: Any, params: Any, x: Any) -> Any:

@@ -13,6 +13,7 @@ from jax.errors import JaxRuntimeError
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from nystromformer_jax.training.errors import is_out_of_memory, needed_temporaries
+from nystromformer_jax.training.plan import program_cost
 from nystromformer_jax.training.topology import compiler_options
 
 
@@ -60,7 +61,7 @@ def compile_ahead(
             for kind in ("argument", "output", "temp")
         }
         memory = {**sizes, "peak_bytes": sum(sizes.values())}
-        cost = run.cost_analysis() or {}
+        cost = program_cost(run)
     seconds = cost.get("optimal_seconds")
     return Compiled(
         {

@@ -23,11 +23,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import budget
 from command import parser_of, run_to_end
-from nystromformer_jax.durable import read_json, write_json
+from nystromformer_jax.durable import write_json
 from reporting.writer import path_argument
 
+MODES = ("forward", "gradient")
 CALLS = 10  # per timing, so that the device is not idle between calls
 LENGTHS = (4096, 1024, 16_384, 512, 2048, 8192)  # the most informative ones first
 CONFIGS = ("listops", "text", "retrieval", "image", "pathfinder")
@@ -61,16 +61,17 @@ def main() -> int:
     return run_to_end("benchmarks.on_device", lambda: _measure(given.out, given.toy))
 
 
-def _measure(out: Path, toy: bool) -> None:
-    from benchmarks import stored
+def _measure(out: Path, toy: bool) -> int:
+    """Measures what is missing; returns 1 if a check failed."""
+    from benchmarks import cells
 
     file = out / "results.json"
     peers = ("torch", "transformers") if torch_has_the_device() else ()
-    machine = stored.this_machine(*peers)
+    machine = cells.this_machine(*peers)
     names = ("device", "device_count", "versions")  # the host may change between pieces
     settings = {**{name: machine[name] for name in names}, "toy": toy}
-    results = stored.open_results(file, settings, lists=PARTS)
-    stored.add_command(results, stored.command_line("benchmarks.on_device"))
+    results = cells.open_results(file, settings, lists=PARTS)
+    cells.add_command(results, cells.command_line("benchmarks.on_device"))
     out.mkdir(parents=True, exist_ok=True)
     measure: dict[str, Callable[..., Rows]] = {
         "checks": check,
@@ -86,13 +87,10 @@ def _measure(out: Path, toy: bool) -> None:
         for row in found:
             print(json.dumps(row), flush=True)
         write_json(file, results)
-
-
-def read_rows(out: Path) -> dict[str, Rows]:
-    """Returns the rows of every part in `out`/results.json."""
-    file = out / "results.json"
-    results = read_json(file) if file.is_file() else {}
-    return {part: results.get(part, []) for part in PARTS}
+    wrong = [row for part in PARTS for row in results[part] if not is_right(row)]
+    for row in wrong:
+        print(f"benchmarks.on_device: failed: {row}", file=sys.stderr)
+    return int(bool(wrong))
 
 
 def missing(rows: dict[str, Rows], toy: bool) -> list[Measurement]:
@@ -103,13 +101,11 @@ def missing(rows: dict[str, Rows], toy: bool) -> list[Measurement]:
         for masked in (False, True)
     ]
     timings: list[Measurement] = [
-        ("attention", {"length": length, "mode": mode})
-        for length in LENGTHS
-        for mode in budget.MODES
+        ("attention", {"length": length, "mode": mode}) for length in LENGTHS for mode in MODES
     ]
-    wanted += timings[: len(budget.MODES)]
+    wanted += timings[: len(MODES)]
     wanted += [("steps", {"config": name}) for name in CONFIGS]
-    wanted += timings[len(budget.MODES) :]
+    wanted += timings[len(MODES) :]
     if toy:
         wanted = [
             ("checks", {"dtype": "float32", "masked": True}),
@@ -144,54 +140,42 @@ def check(dtype: str, masked: bool, toy: bool = False) -> Rows:
     import jax.numpy as jnp
     import numpy as np
 
-    from benchmarks.gradient import with_gradient
-    from nystromformer_jax import nystrom_attention
+    from benchmarks.forms import WIDTH, form_of, with_gradient
 
     random = np.random.default_rng(0)
     shape = (1, 100, 2, 64) if toy else (2, 1000, 4, 64)
     arrays = [jnp.asarray(random.normal(size=shape), dtype) for _ in range(4)]
-    kernel = jnp.asarray(random.normal(size=(shape[2], budget.WIDTH)), jnp.float32)
+    kernel = jnp.asarray(random.normal(size=(shape[2], WIDTH)), jnp.float32)
     mask = jnp.asarray(random.random(shape[:2]) < 0.7) if masked else None
 
-    def run(implementation: Any, mask: Any, *arrays: Any) -> tuple[Any, Any]:
+    def run(form: str, mask: Any, *arrays: Any) -> tuple[Any, Any]:
         real = True if mask is None else mask[..., None, None]
-
-        def attend(query: Any, key: Any, value: Any, kernel: Any) -> Any:
-            output = nystrom_attention(
-                query,
-                key,
-                value,
-                num_landmarks=budget.LANDMARKS,
-                mask=mask,
-                conv_kernel=kernel,
-                implementation=implementation,
-            )
-            return jnp.where(real, output, 0)
-
-        output: tuple[Any, Any] = with_gradient(attend)(*arrays)
+        attend = with_gradient(lambda *x: jnp.where(real, form_of(form)(*x, mask), 0))
+        output: tuple[Any, Any] = attend(*arrays)
         return output
 
     arrays.insert(3, kernel)  # the last one is the cotangent
     float32 = [x.astype(jnp.float32) for x in arrays]
     with jax.default_matmul_precision("highest"):
-        actual = run("auto", mask, *arrays)
+        actual = run("ours", mask, *arrays)
         cpu = jax.devices("cpu")[0]
         with jax.default_device(cpu):  # some formulas depend on the default device
-            expected = run("xla", *jax.device_put((mask, *float32), cpu))
+            expected = run("plain", *jax.device_put((mask, *float32), cpu))
     errors = [
         np.abs(np.asarray(one, np.float32) - other).max() / max(1.0, np.abs(other).max())
         for one, other in zip(
             jax.tree.leaves(actual), map(np.asarray, jax.tree.leaves(expected)), strict=True
         )
     ]
-    errors = [float(error) for error in errors]
+    forward, *gradients = [float(error) for error in errors]
+    gradient = float(np.max(gradients))  # NaN if any is
     allowed = [1e-5, 1e-5] if dtype == "float32" else [1e-2, 3e-2]
     row = {
         "dtype": dtype,
         "masked": masked,
-        "forward_error": errors[0],
-        "gradient_error": max(errors[1:]),
-        "passed": errors[0] <= allowed[0] and max(errors[1:]) <= allowed[1],
+        "forward_error": forward,
+        "gradient_error": gradient,
+        "passed": forward <= allowed[0] and gradient <= allowed[1],
     }
     return [row]
 
@@ -202,15 +186,15 @@ def attention(length: int, mode: str, toy: bool = False) -> Rows:
     import jax.numpy as jnp
     import numpy as np
 
+    from benchmarks.forms import BATCH, DIM, HEADS, WIDTH, our_module
     from benchmarks.timing import in_blocks
 
     random = np.random.default_rng(0)
-    batch, repeats = (1, 1) if toy else (budget.BATCH, 9)
-    shape = (batch, length, budget.HEADS, budget.DIM)
+    batch, repeats = (1, 1) if toy else (BATCH, 9)
+    shape = (batch, length, HEADS, DIM)
     tokens = [jnp.asarray(random.normal(size=shape), jnp.bfloat16) for _ in range(4)]
-    kernel = jnp.asarray(random.normal(size=(budget.HEADS, budget.WIDTH)), jnp.float32)
+    kernel = jnp.asarray(random.normal(size=(HEADS, WIDTH)), jnp.float32)
     cotangent = tokens[3:] * (mode == "gradient")
-    arguments = (*tokens[:3], kernel, *cotangent)
     rows: dict[str, dict[str, Any]] = {}
     cases: dict[str, Callable[[], Any]] = {}
     forms = [form for form in FORMS if form != "cudnn" or jax.default_backend() == "gpu"]
@@ -220,10 +204,11 @@ def attention(length: int, mode: str, toy: bool = False) -> Rows:
             if form == "Hugging Face":
                 case = huggingface_calls(batch, length, mode)
             else:
-                inputs = arguments
+                inputs: tuple[Any, ...] = (*tokens[:3], kernel, None, *cotangent)
                 if form == "our module":
                     x = tokens[0].reshape(*shape[:2], -1)
-                    params = _module().init(jax.random.key(0), x, deterministic=True)
+                    module = our_module(dtype=jnp.bfloat16)
+                    params = module.init(jax.random.key(0), x, deterministic=True)
                     inputs = (params, x, *(y.reshape(x.shape) for y in cotangent))
                 figures, case = _compiled(form, mode, inputs)
                 row |= figures
@@ -241,61 +226,27 @@ def _compiled(
     form: str, mode: str, arguments: tuple[Any, ...]
 ) -> tuple[dict[str, Any], Callable[[], Any]]:
     """Returns the compiler's figures of a form of attention, and a function that calls it."""
+    import functools
+
     import jax
+    import jax.numpy as jnp
 
+    from benchmarks.budgets import count_kernels
     from benchmarks.compiled import compile_ahead
-    from benchmarks.gradient import with_gradient
-    from nystromformer_jax.training.planning.hlo import find_launches
+    from benchmarks.forms import form_of, our_module, with_gradient
 
-    function = with_gradient(_forward(form)) if mode == "gradient" else _forward(form)
+    function = form_of(form, mode)
+    if form == "our module":
+        function = functools.partial(our_module(dtype=jnp.bfloat16).apply, deterministic=True)
+        function = with_gradient(function) if mode == "gradient" else function
     compiled = compile_ahead(function, arguments, jax.devices()[0])
     if (program := compiled.run) is None:
         raise MemoryError(compiled.figures["reason"])
     figures = {
         "temp_bytes": compiled.figures["temp_bytes"],
-        "kernels": find_launches(program.as_text() or "").count,
+        "kernels": count_kernels(program.as_text() or ""),
     }
     return figures, lambda: [program(*arguments) for _ in range(CALLS)][-1]
-
-
-def _module() -> Any:
-    """Returns our module with its projections, with the sizes of Hugging Face's, in bfloat16."""
-    import jax.numpy as jnp
-
-    from nystromformer_jax import SelfAttention, make_core
-
-    core = make_core("nystrom", num_landmarks=budget.LANDMARKS, conv_kernel_size=budget.WIDTH)
-    return SelfAttention(budget.HEADS, core, dtype=jnp.bfloat16, param_dtype=jnp.bfloat16)
-
-
-def _forward(form: str) -> Callable[..., Any]:
-    import functools
-
-    import jax
-
-    from benchmarks.literal import literal_attention
-    from nystromformer_jax import nystrom_attention, softmax_attention
-
-    if form == "our module":
-        return functools.partial(_module().apply, deterministic=True)
-
-    def forward(query: Any, key: Any, value: Any, kernel: Any) -> Any:
-        if form == "literal":
-            return literal_attention(query, key, value, kernel, budget.LANDMARKS)
-        if form == "exact":
-            return softmax_attention(query, key, value)
-        if form == "cudnn":
-            return jax.nn.dot_product_attention(query, key, value, implementation="cudnn")
-        return nystrom_attention(
-            query,
-            key,
-            value,
-            num_landmarks=budget.LANDMARKS,
-            conv_kernel=kernel,
-            implementation="auto" if form == "ours" else "xla",
-        )
-
-    return forward
 
 
 def huggingface_calls(
@@ -308,9 +259,10 @@ def huggingface_calls(
     import torch
 
     from benchmarks import peers
+    from benchmarks.forms import DIM, HEADS, LANDMARKS, WIDTH
 
-    width = budget.HEADS * budget.DIM
-    module = peers.huggingface(width, budget.HEADS, length, budget.LANDMARKS, budget.WIDTH)
+    width = HEADS * DIM
+    module = peers.huggingface(width, HEADS, length, LANDMARKS, WIDTH)
     module = module.to(device)
     x = torch.randn(
         batch, length, width, device=device, dtype=torch.bfloat16, requires_grad=mode == "gradient"
@@ -333,35 +285,22 @@ def huggingface_calls(
 
 def step(config: str, toy: bool = False) -> Rows:
     """Times a config's training step, and that of Hugging Face's modules if PyTorch has a GPU."""
-    from benchmarks import tasks, training_step
-    from benchmarks.timing import in_blocks
-    from lra import train
+    from benchmarks import steps
 
-    values = importlib.import_module(f"configs.{config}").get_config().to_dict()
+    values = steps.config_of(config)
     for key, value in TOY.items() if toy else ():
         section, name = key.split(".")
         values[section][name] = value
-    run = train.prepare(values)
-    batch = tasks.random_batch(run)
-    cases: dict[str, Callable[[], Any]] = {"ours": training_step.our_step(run, batch)}
-    row: dict[str, Any] = {"config": config}
-    if "inputs" in batch and torch_has_the_device():  # Hugging Face has no classifier of pairs
-        try:
-            import torch
+    device = "cuda" if torch_has_the_device() else ""
+    if device:
+        import torch
 
-            from benchmarks import peers
-
-            torch.set_float32_matmul_precision("high")
-            sizes = values["attention"]["num_landmarks"], values["attention"]["conv_kernel_size"]
-            model = peers.Classifier(run.model.config, run.model.num_classes, *sizes)
-            peer = peers.training_step(model, batch, "cuda")
-            peer()
-        except Exception as error:  # our step is measured all the same
-            row["Hugging Face, error"] = _line(error)
-        else:
-            cases["Hugging Face"] = peer
-    times = in_blocks(cases, rounds=1 if toy else 9)
-    return [row | {case: found["median"] for case, found in times.items()}]
+        torch.set_float32_matmul_precision("high")
+    found = steps.compare(values, 1 if toy else 9, device)
+    times = {
+        name: times["median"] if isinstance(times, dict) else times for name, times in found.items()
+    }
+    return [{"config": config, **times}]
 
 
 def torch_has_the_device() -> bool:

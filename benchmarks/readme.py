@@ -13,9 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks import ablation, approximation, budget, gpu_budget, language, plans, tasks
+from benchmarks import ablation, approximation, budgets, efficiency, plans, steps
 from benchmarks import report as attention
-from benchmarks.efficiency import tables
 from command import run_to_end
 from lra.report import groups
 from lra.report import tables as report
@@ -110,32 +109,24 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "attention": lambda: attention.headline(_json("benchmarks/cpu")),
     "control": lambda: markdown(report.control_table(report.control(_groups(), "fast"))),
     "control-open": lambda: markdown(report.control_table(report.control(_groups(), "open_small"))),
-    "efficiency": lambda: tables.headline(_json("efficiency/cpu")),
+    "efficiency": lambda: efficiency.headline(_json("efficiency/cpu")),
     "listops-short": lambda: markdown(_listops_short()),
     "mqar": lambda: markdown(report.recall_table(report.recall_groups(_groups()))),
     "speed": lambda: _without_convolution(attention.headline(_json("benchmarks/cpu"))),
     "table3": lambda: markdown(_table3()),
     "table3-paper": lambda: markdown(_table3_of_paper()),
-    "language-cost": lambda: language.markdown(_json("language/cost")),
-    "language-v5e": lambda: language.markdown(_json("language/v5e")),
+    "bert-base": lambda: steps.markdown(_json("steps/bert-base")),
+    "budgets": lambda: budgets.markdown(_json("budgets/attention")),
     "plans": lambda: plans.markdown(_json("plans/table")),
-    "plans-open": lambda: plans.cost_markdown(_json("plans/open")),
-    "scaling": lambda: plans.scaling_markdown(_json("plans/scaling")),
-    "budget": lambda: budget.markdown(_json("budget/tpu")),
-    "gpu-budget": lambda: gpu_budget.markdown(_json("budget/gpu")),
+    "scaling": lambda: plans.markdown(_json("plans/scaling")),
     "iterations": lambda: _by_iteration(_json("figures/listops-nystrom")),
-    "parts": lambda: tasks.parts_markdown(
-        {
-            f"{batch}, {pages}": _json(f"tasks/{file}")
-            for batch, pages, file in (
-                ("whole", "defaults", "whole"),
-                ("parts", "defaults", "parts"),
-                ("whole", "huge pages", "whole-huge-pages"),
-                ("parts", "huge pages", "parts-huge-pages"),
-            )
-        }
+    "parts": lambda: steps.markdown(
+        *(
+            {**_json(f"steps/{file}"), "title": file.replace("-", ", ", 1).replace("-", " ")}
+            for file in ("whole", "parts", "whole-huge-pages", "parts-huge-pages")
+        )
     ),
-    "tasks": lambda: tasks.markdown(_json("tasks/cpu")),
+    "tasks": lambda: steps.markdown(_json("steps/cpu")),
 }
 
 

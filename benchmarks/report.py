@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.stored import describe_source
+from benchmarks.cells import describe_source
 from reporting.tables import NOTHING
 from reporting.tables import markdown as markdown_table
 

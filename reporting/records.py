@@ -1,4 +1,4 @@
-"""What a run records about itself: label, recipe and command; and the setting that it shares with others.
+"""Records of a run: label, recipe and command; and the setting that it shares with other runs.
 
 `config.json` has the sections of the config and these three texts, from the first second of the run.
 """
@@ -65,6 +65,13 @@ def label_of(config: Mapping[str, Any], default: Mapping[str, Any]) -> str:
         if key not in UNLABELED and key != f"attention.{size}" and before.get(key) != value
     ]
     return ", ".join(words)
+
+
+def recipe_words(recipe: str) -> str:
+    """Returns a recorded recipe as in a command: "recipe=fast", or "quirks=mlpen"; empty for the paper's."""
+    if recipe in ("", "paper"):
+        return ""
+    return recipe if "=" in recipe else f"recipe={recipe}"
 
 
 def setting_of(config: Mapping[str, Any]) -> dict[str, Hashable]:

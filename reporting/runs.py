@@ -89,24 +89,23 @@ def over_seeds(values: Sequence[float], prefix: str = "") -> dict[str, float]:
 
 
 def unique_labels(groups: pd.DataFrame) -> list[str]:
-    """Returns the labels of groups, each unique within its task and recipe.
+    """Returns the labels of groups, each unique within its task.
 
-    Of groups with the same label, the first keeps it. The others name values that differ from the first, as
-    few as tell them apart, those of the training first.
+    Of groups with the same label, the first keeps it. The others name values that differ from those of the
+    group with this label, as few as tell them apart, those of the training first.
     """
-    labels: list[str] = []
-    taken: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+    taken: dict[tuple[str, str], Mapping[str, Any]] = {}
     for group in groups.itertuples():
         own, label = dict(group.setting), group.label
-        first = taken.get((group.task, group.recipe, label), own)
-        for key in sorted(own.keys() | first.keys(), reverse=True):
-            if (group.task, group.recipe, label) not in taken:
-                break
-            if own.get(key) != first.get(key):
-                label += f", {key.rpartition('.')[2]}={_shorten(own.get(key))}"
-        taken[group.task, group.recipe, label] = own
-        labels.append(label)
-    return labels
+        while (holder := taken.get((group.task, label))) is not None:
+            words = (
+                f"{key.rpartition('.')[2]}={str(own.get(key))[:20]}"
+                for key in sorted(own.keys() | holder.keys(), reverse=True)
+                if own.get(key) != holder.get(key)
+            )
+            label += f", {next((word for word in words if word not in label), len(taken))}"
+        taken[group.task, label] = own
+    return [label for _, label in taken]
 
 
 def curve_of(metrics: Iterable[Mapping[str, float]], metric: str) -> tuple[list[int], list[float]]:
@@ -161,7 +160,8 @@ def check_numbers(file: Path, values: Mapping[str, Any], *keys: str) -> None:
     for key in keys:
         if (value := values.get(key)) is None:
             raise ValueError(f"{file}: {key} is missing; it must be a number.")
-        if not isinstance(value, int | float) or isinstance(value, bool) or abs(value) >= 2**63:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or (isinstance(value, int) and abs(value) >= 2**63):
             raise ValueError(f"{file}: {key} must be a number, not {value!r:.50}.")
 
 
@@ -177,16 +177,18 @@ def format_device(environment: Mapping[str, Any]) -> str:
 
 def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
     """Returns the row of the run in a folder, or None if there is none of these kinds."""
+    file = folder / "config.json"
+    if not {"data", "train"} <= read_json(file).keys():  # of another program
+        return None
     config, result, environment, data = (
-        read_json(file) if file.is_file() else {}
-        for file in (
+        read_json(path) if path.is_file() else {}
+        for path in (
             folder / f"{name}.json" for name in ("config", "result", "environment", "data")
         )
     )
     kind = str(result.get("kind", "")) if "init" in config else "lra"
     if kind not in kinds or (kind == "lra" and not (folder / "metrics.jsonl").is_file()):
         return None
-    file = folder / "config.json"
     for section, key in (("data", "max_len"), ("attention", "name"), ("train", "seed")):
         if not isinstance(config.get(section), dict) or key not in config[section]:
             raise ValueError(f"{file} is not the config of a run: {section}.{key} is missing.")
@@ -294,7 +296,3 @@ def _display(folder: Path) -> str:
     """Returns the path relative to the current folder if it is below it, else the full path."""
     here = Path.cwd()
     return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
-
-
-def _shorten(value: Any) -> str:
-    return str(value)[:40] if value is None or not isinstance(value, str) else value[:8]

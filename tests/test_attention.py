@@ -14,7 +14,7 @@ from nystromformer_jax.factors import nystrom_factors
 from nystromformer_jax.sequence_parallel import sharded_nystrom_attention
 from nystromformer_jax.stages import landmark_kernel
 from nystromformer_jax.training import MeshConfig, make_mesh
-from nystromformer_jax.training.planning.hlo import find_collectives
+from nystromformer_jax.training.collectives import find_collectives
 from tests.helpers import (
     HALF,
     HALF_GRADIENT,

@@ -20,7 +20,7 @@ from nystromformer_jax.convolution import (
     dense_convolution,
     depthwise_convolution,
 )
-from nystromformer_jax.training.planning.hlo import find_collectives
+from nystromformer_jax.training.collectives import find_collectives
 from tests.helpers import (
     HALF,
     HALF_GRADIENT,

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.test_util import check_grads
 
-from benchmarks.efficiency.averages import fft_ema
+from benchmarks.averages import fft_ema
 from nystromformer_jax.ema import multi_scale_ema
 from tests.helpers import (
     HALF,

@@ -9,7 +9,7 @@ import pytest
 from language import pretrain
 from lra import train
 from nystromformer_jax.training import replicated, shard_batch, state_sharding
-from nystromformer_jax.training.planning.estimate import make_plan
+from nystromformer_jax.training.plan import make_plan
 from tests.helpers import REFERENCE, assert_close, rematerialises
 from tests.language import runs
 from tests.lra.test_tasks import small

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import budget, gpu_budget, language, plans, readme, report, tasks
-from benchmarks.efficiency import tables
-from benchmarks.stored import describe_source
+from benchmarks import budgets, efficiency, plans, readme, report, steps
+from benchmarks.cells import describe_source
 from language.report.page import make
 from language.report.tables import read
 
@@ -68,10 +67,10 @@ def test_numbers_equal_the_stored_results(page):
     ("name", "markdown"),
     [
         ("benchmarks/cpu", report.markdown),
-        ("efficiency/cpu", tables.markdown),
-        ("efficiency/cpu-batch8", tables.markdown),
-        ("efficiency/cpu-small-pages", tables.markdown),
-        ("efficiency/ema", tables.markdown),
+        ("efficiency/cpu", efficiency.markdown),
+        ("efficiency/cpu-batch8", efficiency.markdown),
+        ("efficiency/cpu-small-pages", efficiency.markdown),
+        ("efficiency/ema", efficiency.markdown),
     ],
 )
 def test_stored_pages_are_those_of_their_numbers(results, name, markdown):
@@ -82,14 +81,11 @@ def test_stored_pages_are_those_of_their_numbers(results, name, markdown):
 @pytest.mark.parametrize(
     ("name", "markdown"),
     [
-        ("budget/gpu", gpu_budget.markdown),
-        ("budget/tpu", budget.markdown),
-        ("language/cost", language.markdown),
-        ("language/v5e", language.markdown),
-        ("plans/open", plans.markdown),
-        ("plans/scaling", plans.scaling_markdown),
+        ("budgets/attention", budgets.markdown),
+        ("plans/scaling", plans.markdown),
         ("plans/table", plans.markdown),
-        ("tasks/cpu", tasks.markdown),
+        ("steps/bert-base", steps.markdown),
+        ("steps/cpu", steps.markdown),
     ],
 )
 def test_stored_tables_are_those_of_their_numbers(results, name, markdown):

@@ -14,7 +14,7 @@ import pytest
 from configs import listops
 from lra import data, train
 from nystromformer_jax import training
-from nystromformer_jax.training.planning.estimate import make_plan
+from nystromformer_jax.training.plan import make_plan
 from tests import programs
 from tests.programs import ROOT, assert_refused, call, finish, wait_for_lines
 

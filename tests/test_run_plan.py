@@ -61,5 +61,4 @@ def test_plans_for_a_gpu():
     assert done.code == 0, done.errors
     assert "h200:1: 1 device(s)" in done.output
     assert "of 141.00 GiB" in done.output
-    assert "kernels of a step" in done.output
-    assert "by memory access and FLOPs" in done.output
+    assert "a roofline" in done.output

@@ -14,7 +14,7 @@ from nystromformer_jax.gated_ema import GatedEmaBlock, MultiScaleEma
 from nystromformer_jax.modules import EncoderBlock, SelfAttention
 from nystromformer_jax.sequence_parallel import sharded_nystrom_attention
 from nystromformer_jax.training import MeshConfig, batch_sharding, make_mesh, on_mesh
-from nystromformer_jax.training.planning.hlo import find_collectives
+from nystromformer_jax.training.collectives import find_collectives
 from nystromformer_jax.training.topology import topology_devices
 from tests.helpers import (
     HALF,

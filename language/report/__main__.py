@@ -1,8 +1,8 @@
 """Writes the language model's report on runs: `python -m language.report runs --out results/language`.
 
-Each folder is a run's, or contains finished runs of pretraining, and of fine-tuning on GLUE or IMDb, at any
-depth; other runs are ignored. Writes `<out>.md`, the same as `<out>.html`, `<out>.runs.csv` with a line per
-run, and `<out>-pretraining.png`.
+Each folder is a run folder, or contains finished runs of pretraining, and of fine-tuning on GLUE or IMDb, at
+any depth; other runs are ignored. Writes `<out>.md`, the same as `<out>.html`, `<out>.runs.csv` with a line
+per run, and `<out>-pretraining.png`.
 """
 
 import sys

@@ -39,17 +39,21 @@ def make(runs: pd.DataFrame, left_out: Sequence[str], path: Path) -> dict[str, s
     tuned, pretraining = groups[groups["task"] != ""], groups[groups["task"] == ""]
     if len(gains := tables.gains_table(groups)):
         words = [
-            f"{row['task']} {row['difference ± s.e.']} points" for row in gains.to_dict("records")
+            f"{row['task']} {row['difference ± s.e.']} ({row['model']})"
+            for row in gains.to_dict("records")
         ]
-        parts.append(f"Pretraining adds accuracy after the same fine-tuning: {', '.join(words)}.")
-    if len(tuned):
+        parts.append(
+            "Pretraining changes the accuracy after the same fine-tuning by these points, with standard"
+            f" errors: {', '.join(words)}."
+        )
+    if len(table_2 := tables.table_2(groups)):
         parts += [
             "## Fine-tuning compared with the paper",
             "Scores in percent on the validation set (IMDb: on the test set, which has labels), at the step"
             " with the best validation score. Ours are the mean ± standard deviation over n seeds, or for"
             " one seed the standard error over examples (s.e.). If several settings were run, the one that"
             " is best on validation is shown, as in the paper. This makes the score slightly too high.",
-            markdown(tables.table_2(groups)),
+            markdown(table_2),
             f"[{SOURCE}]({URL}). {REMARK}",
         ]
     if len(gains):

@@ -36,7 +36,9 @@ START = {"init.from_scratch", "init.init_sha256"}
 
 
 def read(folders: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
-    """Returns one finished run of pretraining, GLUE or IMDb per setting and seed, and who was left out.
+    """Returns one finished run per setting and seed, and a sentence for each run that was left out.
+
+    The runs are of pretraining, or of fine-tuning on GLUE or IMDb.
 
     Raises:
       FileNotFoundError: A folder does not exist or contains no run.
@@ -50,7 +52,7 @@ def read(folders: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
         if run["kind"] == "glue" and run["task"] not in TASKS:
             raise ValueError(f"{run['folder']}: the task is unknown{nearest(run['task'], TASKS)}")
         for metric in metrics_of(run["task"]):
-            if not isinstance(run.get(f"valid.{metric}"), int | float):
+            if math.isnan(run.get(f"valid.{metric}", math.nan)):
                 raise ValueError(f"{run['folder'] / 'result.json'}: valid.{metric} is missing.")
     return one_per_seed(found)
 
@@ -114,6 +116,8 @@ def table_2(groups: pd.DataFrame) -> pd.DataFrame:
         | dict(zip([c.title for c in COLUMNS], map("{:.1f}".format, values), strict=True))
         for model, values in TABLE_2.items()
     ]
+    if not shown:
+        return pd.DataFrame()
     sections = {"This code": pd.DataFrame(rows), SOURCE: pd.DataFrame(paper)}
     return in_sections(
         {title: table[["model", *shown]] for title, table in sections.items() if len(table)}
@@ -176,7 +180,7 @@ def runs_table(groups: pd.DataFrame) -> pd.DataFrame:
                 for name in _shown(groups)
                 if not math.isnan(run.get(".".join(name), math.nan))
             },
-            "examples": f"{run['valid_examples']:,.0f}",
+            "examples": _count(run, "valid_examples"),
             "best step": f"{run['best_step']:,} of {run['done_steps']:,}",
             "s per step": format_3sf(run["step_seconds"]),
             "device": run["device"] or NOTHING,
@@ -197,9 +201,9 @@ def pretraining_table(groups: pd.DataFrame) -> pd.DataFrame:
                 TITLES[name]: _of_seeds(over_runs(own, "valid", name), name)
                 for name in PRETRAINING_METRICS
             },
-            "parameters, M": f"{own['runs'][0].get('parameters', math.nan) / 1e6:,.1f}",
+            "parameters, M": _count(own["runs"][0], "parameters", 1e6),
             "steps": f"{own['runs'][0]['done_steps']:,}",
-            "held-out pairs": f"{own['runs'][0]['valid_examples']:,.0f}",
+            "held-out pairs": _count(own["runs"][0], "valid_examples"),
         }
         for own in groups.to_dict("records")
     ]
@@ -313,6 +317,11 @@ def _shown(groups: pd.DataFrame) -> list[tuple[str, str]]:
 
 def _title(split: str, metric: str) -> str:
     return f"{SPLIT_TITLES[split]}{TITLES[metric]}, %"
+
+
+def _count(run: Mapping[str, Any], key: str, unit: float = 1) -> str:
+    value = run.get(key, math.nan)
+    return NOTHING if math.isnan(value) else f"{value / unit:,.{0 if unit == 1 else 1}f}"
 
 
 def _plain(value: float, metric: str) -> str:

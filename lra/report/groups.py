@@ -12,6 +12,7 @@ import pandas as pd
 from lra.data import check_task, describe
 from lra.report.published import TITLES, baselines_of
 from nystromformer_jax.plugins import is_plugin
+from reporting.records import recipe_words
 from reporting.runs import STATES, one_per_seed, over_seeds, read_runs, unique_labels
 from reporting.statistics import Summary, binomial_error, holm, paired_p, summarize
 
@@ -81,9 +82,10 @@ def group(runs: pd.DataFrame) -> pd.DataFrame:
     )
     groups = groups.assign(order=list(keys)).sort_values("order", ignore_index=True)
     names = [
-        label if recipe in ("", "paper") else f"{label}, recipe={recipe}"
-        for label, recipe in zip(unique_labels(groups), groups["recipe"], strict=True)
+        ", ".join(filter(None, [label, recipe_words(recipe)]))
+        for label, recipe in zip(groups["label"], groups["recipe"], strict=True)
     ]
+    names = unique_labels(groups.assign(label=names))
     return groups.drop(columns="order").assign(name=names)
 
 
@@ -148,6 +150,15 @@ def mean_over(cells: Collection[Mapping[str, Any]]) -> Summary:
     return Summary(min(cell["n"] for cell in cells), mean, math.nan, math.nan)
 
 
+def differ_only_in_attention(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Returns True if the settings of two groups are equal except for the attention."""
+    rest = [
+        {item for item in group["setting"] if not item[0].startswith("attention.")}
+        for group in (one, other)
+    ]
+    return rest[0] == rest[1]
+
+
 def _budget_steps(run: Mapping[str, Any]) -> int:
     """Returns the number of steps of a complete run."""
     steps = run.get("config.train.budget_steps")  # older runs do not have the key
@@ -159,7 +170,7 @@ def _budget_steps(run: Mapping[str, Any]) -> int:
 
 def _row(own: pd.DataFrame) -> dict[str, Any]:
     own = own.sort_values("seed")
-    first = own.iloc[0]
+    first = own.sort_values("command", kind="stable").iloc[-1]  # an older run has no record
     state = min(own["state"], key=STATES.index)
     scored = own[own["state"] == state] if state in ("complete", "partial") else own[:0]
     finished = own[own["state"].isin(["complete", "partial"])]

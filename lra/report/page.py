@@ -1,5 +1,6 @@
 """The report as Markdown: the verdict, a bar chart, Table 3, curves, then every setting and run."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,8 +10,9 @@ import pandas as pd
 
 from lra.data import mqar
 from lra.report import plots, tables
-from lra.report.groups import compare, group, trivial_of
+from lra.report.groups import compare, differ_only_in_attention, group, trivial_of
 from lra.report.published import COLUMNS, PAPER, TABLE, TITLES, Source, read_published, title_of
+from reporting.records import recipe_words
 from reporting.tables import latex, markdown
 from reporting.writer import bullets, join, picture
 
@@ -47,13 +49,14 @@ def make(
         parts.append(
             picture(file, "Test accuracies by task: the paper, this code, trivial predictors.")
         )
-    if any(task in TITLES for task in tasks):
+    table3 = tables.table3(main, rows, include_partial=include_partial)
+    if len(table3):
         parts += [
             "## Comparison with published results",
             "Test accuracy at the step with the best validation accuracy: mean ± standard deviation over n"
             " seeds. Partial runs have fewer steps or examples than their recipe, and no mean includes them."
             + ("" if include_partial else " They are shown with `--include_partial`."),
-            markdown(tables.table3(main, rows, include_partial=include_partial)),
+            markdown(table3),
         ]
     comparisons = compare(groups)
     for task in tasks:
@@ -116,7 +119,13 @@ def best_rows(groups: pd.DataFrame) -> dict[str, dict[str, Any]]:
     best = max((key for key in found if found[key]), key=rank, default=None)
     if best is None:
         return {}
-    return {"this code": found[best], "without attention": found.get((best[0], "none"), {})}
+    ours, none = found[best], found.get((best[0], "none"), {})
+    control = {
+        task: none[task]
+        for task in ours.keys() & none.keys()
+        if ours[task] is not none[task] and differ_only_in_attention(ours[task], none[task])
+    }
+    return {"this code": ours, "without attention": control}
 
 
 def bars_of(
@@ -166,52 +175,59 @@ def verdict(
             f" Nyströmformer: on {_list([title_of(task) for task in shared])} it reaches {means[0]:.1f} %"
             f"{' on average' if len(shared) > 1 else ''}, the paper {means[1]:.1f} %."
         )
-    if both := [task for task in ours if task in none]:
-        found = [_gain(ours[task], none[task]) for task in both]
+    gains = [_gain(ours[task], none[task]) for task in ours if task in none]
+    if found := list(filter(None, gains)):
         sentences.append(
             f"Attention adds {_list(found)} to the same model without attention (± 95 % interval, or"
             " binomial standard error of one seed)."
         )
-    predicted = [task for task in ours if trivial.get(task)]
-    near = [t for t in predicted if ours[t]["mean"] - max(trivial[t].values()) < 5]
+    margins = {
+        task: ours[task]["mean"] - max(trivial[task].values()) for task in ours if trivial.get(task)
+    }
+    worse = [title_of(task) for task, margin in margins.items() if margin <= 0]
+    near = [title_of(task) for task, margin in margins.items() if 0 < margin < 5]
+    if worse:
+        sentences.append(f"A trivial predictor is better on {_list(worse)}.")
     if near:
         sentences.append(
-            f"A trivial predictor comes within 5 points of it on {_list([title_of(t) for t in near])}, so"
-            " these accuracies say little about attention."
+            f"A trivial predictor comes within 5 points of it on {_list(near)}, so these accuracies say"
+            " little about attention."
         )
-    elif predicted:
-        sentences.append("It is at least 5 points above every trivial predictor.")
+    if margins and not (worse or near):
+        sentences.append(
+            f"{next(iter(ours.values()))['label']} is at least 5 points above every trivial predictor."
+        )
     if ours:
         seeds = sorted({group["n"] for group in ours.values()})
         spread = max((group["deviation"] for group in ours.values() if group["n"] > 1), default=0)
-        words = (
-            f", and the standard deviation over seeds is at most {spread:.1f} points"
-            if spread
-            else ""
-        )
-        sentences.append(f"These are means over {' or '.join(map(str, seeds))} seeds{words}.")
-    states = {
-        s: int((groups["state"] == s).sum())
-        for s in ("partial", "validated", "diverged", "unfinished")
+        words = f", with a standard deviation of at most {spread:.1f} points" if spread else ""
+        noun = "seed" if seeds == [1] else "seeds"
+        sentences.append(f"These are means over {' or '.join(map(str, seeds))} {noun}{words}.")
+    names = {
+        "partial": "partial",
+        "validated": "not tested",
+        "diverged": "diverged",
+        "unfinished": "unfinished",
     }
-    if others := [f"{count} {state}" for state, count in states.items() if count]:
+    counts = {name: int((groups["state"] == state).sum()) for state, name in names.items()}
+    if others := [f"{count} {name}" for name, count in counts.items() if count]:
         sentences.append(f"Settings without a complete run do not count: {_list(others)}.")
     return [" ".join(sentences)]
 
 
 def _gain(ours: Mapping[str, Any], none: Mapping[str, Any]) -> str:
+    """Returns what attention adds on a task as text; empty if the budgets differ."""
     found = compare(pd.DataFrame([ours, none]))
     if not len(found):
-        return f"{ours['mean'] - none['mean']:+.1f} points on {title_of(ours['task'])}"
+        return ""
     one = found.iloc[0]
-    error = one["half_width"] if one["half_width"] > 0 else one["binomial_error"]
-    return f"{one['difference']:.1f} ± {error:.1f} points on {title_of(ours['task'])}".replace(
-        "-", "−"
-    )
+    known = [x for x in (one["half_width"], one["binomial_error"]) if not math.isnan(x)]
+    error = f" ± {known[0]:.1f}" if known else ""
+    return f"{one['difference']:.1f}{error} points on {title_of(ours['task'])}".replace("-", "−")
 
 
 def _recipe(name: str) -> str:
-    return {"paper": "the paper's recipe", "": "its config"}.get(name, f"recipe={name}")
+    return {"paper": "the paper's recipe", "": "its config"}.get(name, recipe_words(name))
 
 
 def _list(words: Sequence[str]) -> str:

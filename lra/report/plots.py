@@ -71,7 +71,9 @@ def plot_curves(
         for group in shown.to_dict("records")
     }
     styles = styles_of(list(members))
-    timed = same_inputs(shown.to_dict("records"))
+    timed = same_inputs(shown.to_dict("records")) and all(
+        run["speed"] for own in members.values() for run in own
+    )
     figure = new_figure(5 * (2 + timed), 3.6 + 0.22 * math.ceil((1 + len(members)) / 2))
     panels = figure.subplots(1, 2 + timed)
     for name, own in members.items():

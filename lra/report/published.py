@@ -191,7 +191,8 @@ def _percent(name: str, value: Any) -> float:
 
 def title_of(task: str) -> str:
     """Returns the name of a task in tables and figures; for `module:name`, the name after the colon."""
-    return TITLES.get(task, short_name(task))
+    short = short_name(task)
+    return TITLES.get(task, task if short in TITLES.values() else short)
 
 
 def baselines_of(task: str) -> Mapping[str, float]:

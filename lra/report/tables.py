@@ -10,6 +10,7 @@ from lra.data import mqar
 from lra.report.groups import compare, mean_over, same_inputs, task_rank
 from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES, Published, Source, title_of
 from nystromformer_jax.spelling import nearest
+from reporting.records import recipe_words
 from reporting.statistics import binomial_error, format_spread
 from reporting.tables import NOTHING, format_3sf, format_difference, format_p, in_sections
 
@@ -43,7 +44,7 @@ def table3(
         ours.setdefault(recipe, []).append(row)
     titles = {"": OURS, "paper": f"{OURS}, the paper's recipe"}
     sections = {
-        titles.get(recipe, f"{OURS}, recipe={recipe}"): pd.DataFrame(ours[recipe])
+        titles.get(recipe, f"{OURS}, {recipe_words(recipe)}"): pd.DataFrame(ours[recipe])
         for recipe in sorted(ours, key=lambda recipe: (recipe != "paper", recipe))
     }
     for source, models in published.items():
@@ -59,6 +60,8 @@ def table3(
         "mean of 6",
         *(title_of(task) for task in tasks if task not in TITLES),
     ]
+    if not any(map(len, sections.values())):  # nothing has finished
+        return pd.DataFrame(columns=order[:1])
     table = in_sections(sections)
     kept = [name for name in order if name in table.columns and name in _used(ours)]
     text: pd.DataFrame = table[kept].where(table[kept] != "", NOTHING)
@@ -80,7 +83,7 @@ def select(
     if unknown := [name for name in columns if name not in table.columns]:
         raise ValueError(f"--columns: no column {unknown[0]!r}{nearest(unknown[0], table.columns)}")
     table = table[[table.columns[0], *(columns or table.columns[1:])]]
-    if sources is not None:
+    if sources is not None and len(table):
         titles = pd.Series(table.index, table.index).replace("", None).ffill()
         table = table[titles.str.startswith((OURS, *sources)).to_numpy()]
     return table if n else table.replace(r" \(n = [^)]*\)", "", regex=True)
@@ -98,9 +101,12 @@ def rows_of(
     rows: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for (_, recipe, label), own in groups.groupby(["task", "recipe", "label"], sort=False):
         complete = own[own["state"] == "complete"].to_dict("records")
-        furthest = own.sort_values("done_steps", ascending=False).sort_values("n", kind="stable")
+        furthest = own.sort_values(["n", "done_steps"])
         for group in complete or furthest[-1:].to_dict("records"):
-            key = group["name"].removesuffix(f", recipe={recipe}") if complete else label
+            name = group["name"]
+            if words := recipe_words(recipe):
+                name = name.replace(f", {words}", "")
+            key = name if complete else label
             rows.setdefault((recipe, key), {})[group["task"]] = group
     shown = {"complete", "diverged", *(["partial"] if include_partial else [])}
     kept = {
@@ -233,7 +239,9 @@ def runs_table(runs: pd.DataFrame, groups: pd.DataFrame) -> pd.DataFrame:
                 "attention": names[run["task"], run["setting"]],
                 "seed": str(run["seed"]),
                 "test accuracy, %": accuracy,
-                "best step": f"{run['best_step']:,.0f}" if run.get("best_step", 0) > 0 else NOTHING,
+                "best step": f"{run['best_step']:,.0f}"
+                if (run.get("best_step") or 0) > 0
+                else NOTHING,
                 "steps": _progress(run["done_steps"], run["budget_steps"]),
                 "s per step": format_3sf(run["step_seconds"]),
                 "device": run["device"] or NOTHING,
@@ -312,7 +320,7 @@ def _mean(tasks: Collection[str], cells: Mapping[str, Mapping[str, Any]]) -> str
 def _published(row: Published, tasks: Collection[str]) -> dict[str, str]:
     accuracies = dict(zip(COLUMNS, row.accuracies, strict=True)) | {PATH_X: row.path_x}
     values = {title_of(task): value for task, value in accuracies.items() if task in tasks}
-    values |= {"mean of 5": row.mean, "mean of 6": row.mean_of_six}
+    values |= {"mean of 5": row.mean, "mean of 6": row.mean_of_six} if values else {}
     cells = {
         name: value if isinstance(value, str) else f"{value:.2f}"
         for name, value in values.items()

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     )
     from nystromformer_jax.training.optimizer import make_optimizer, make_schedule
     from nystromformer_jax.training.pipeline import Examples, evaluation_batches, training_batches
-    from nystromformer_jax.training.planning.estimate import warn_if_too_large
+    from nystromformer_jax.training.plan import warn_if_too_large
     from nystromformer_jax.training.spec import TrainSpec
     from nystromformer_jax.training.topology import topology_devices
     from nystromformer_jax.training.train_step import (
@@ -186,7 +186,7 @@ if not TYPE_CHECKING:  # otherwise a type checker would accept every name
             "spec",
             "topology",
             "train_step",
-            "planning.estimate",
+            "plan",
             "loop",
         ),
         __all__,

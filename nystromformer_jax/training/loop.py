@@ -17,7 +17,7 @@ from nystromformer_jax.training.integrity import quarantine_corrupt, warn_if_dam
 from nystromformer_jax.training.mesh import data_shard, replicated, shard_batch, state_sharding
 from nystromformer_jax.training.optimizer import make_schedule
 from nystromformer_jax.training.pipeline import Examples, evaluation_batches, training_batches
-from nystromformer_jax.training.planning.estimate import warn_if_too_large
+from nystromformer_jax.training.plan import warn_if_too_large
 from nystromformer_jax.training.run_log import RunLog
 from nystromformer_jax.training.spec import TrainSpec
 from nystromformer_jax.training.speed import Progress, Stopwatch, speed_of

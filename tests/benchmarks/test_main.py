@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import report
-from benchmarks.stored import this_machine
+from benchmarks.cells import this_machine
 
 
 @pytest.mark.parametrize("config", ["retrieval", "glue", "common", "listop"])

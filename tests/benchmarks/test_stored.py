@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.stored import (
+from benchmarks.cells import (
     add_command,
     command_line,
     describe_source,

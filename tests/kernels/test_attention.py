@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks.budget import pallas_calls
+from benchmarks.budgets import pallas_calls
 from nystromformer_jax import nystrom_attention
 from nystromformer_jax.kernels import choice, collect, distribute, segments
 from tests.helpers import (

@@ -7,20 +7,20 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import budget
+from benchmarks import budgets, forms
 from benchmarks.compiled import compile_ahead
 from nystromformer_jax import SelfAttention, attention_fn, make_core, nystrom_attention
 from nystromformer_jax.training.topology import topology_devices
 
 MIB = 2**20
-QKV = 3 * budget.BATCH * budget.HEADS * budget.DIM * 2  # bytes per position
+QKV = 3 * forms.BATCH * forms.HEADS * forms.DIM * 2  # bytes per position
 
 
 @pytest.mark.parametrize("length", [512, 131_072])
 def test_residuals_of_the_gradient_do_not_grow_with_the_length(length):
-    function, arguments, kept = budget.program("kernels", "gradient", length)
+    function, arguments, kept = budgets.program("kernels", "gradient", length)
     assert kept <= 3.1 * MIB
-    passes = list(budget.pallas_calls(jax.make_jaxpr(function)(*arguments).jaxpr))
+    passes = list(budgets.pallas_calls(jax.make_jaxpr(function)(*arguments).jaxpr))
     assert len(passes) == 4 + 3  # forward: sums twice, collect, distribute; backward: three
 
 
@@ -121,10 +121,10 @@ def test_flax_projections_copy_tokens_and_ours_do_not():
 
 
 @pytest.mark.slow(minutes=0.5)
-@pytest.mark.parametrize("length", budget.LENGTHS)
+@pytest.mark.parametrize("length", [512, 4096, 16_384])
 def test_forward_memory_does_not_grow_with_the_length(length):
     pytest.importorskip("libtpu")
-    row = budget.cell("v5e:1x1", "kernels", "forward", length)
+    row = budgets.cell("v5e:1x1", "kernels", "forward", length)
     assert row["temp_bytes"] <= 8 * MIB  # 7.75, at 4,096
     # 188, 425, 1,293 and 9,520 µs, of which the inverse and small operations take 115.
     assert row["seconds"] <= 1.1 * row["floor_seconds"] + 160e-6
@@ -134,6 +134,6 @@ def test_forward_memory_does_not_grow_with_the_length(length):
 @pytest.mark.parametrize(("length", "most"), [(4096, 1.2e-3), (16_384, 3.6e-3)])
 def test_gradient_memory_and_time_are_bounded(length, most):
     pytest.importorskip("libtpu")
-    row = budget.cell("v5e:1x1", "kernels", "gradient", length)
+    row = budgets.cell("v5e:1x1", "kernels", "gradient", length)
     assert row["temp_bytes"] <= 2 / 3 * QKV * length  # two numbers for each number of a token
     assert row["seconds"] <= most  # 1.13 and 3.3 ms

@@ -1,4 +1,4 @@
-"""Collectives and cycles, parsed from the text of a compiled program."""
+"""Collectives, parsed from the text of a compiled program."""
 
 import jax
 import jax.numpy as jnp
@@ -6,12 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from nystromformer_jax.training import MeshConfig, make_mesh
-from nystromformer_jax.training.planning.hlo import (
-    Collectives,
-    estimated_cycles,
-    find_collectives,
-    kernel_costs,
-)
+from nystromformer_jax.training.collectives import Collectives, find_collectives
 
 SPLIT = PartitionSpec(("data", "sequence"))
 
@@ -91,7 +86,6 @@ def test_loops_multiply_counts():
 def test_a_program_of_one_device_has_no_collectives():
     text = jax.jit(jnp.sin).lower(jnp.zeros(3)).compile().as_text()
     assert find_collectives(text) == {}
-    assert estimated_cycles(text) is None
 
 
 def test_a_loop_of_unknown_length_counts_once():
@@ -208,27 +202,3 @@ def test_two_collectives_in_several_fusions_count_twice():
     more_calls, more_fusions = in_three_fusions(chain=1)
     text = program(*calls, *more_calls, **fusions, **more_fusions)
     assert find_collectives(text) == {"all-gather": Collectives(2, 2048)}
-
-
-def test_cycles_are_summed_with_loops_multiplied():
-    def cycles(n):
-        return f'ROOT %a = f32[8]{{0}} add(%p, %p), backend_config={{"estimated_cycles":"{n}"}}'
-
-    text = program(cycles(2), loop(5), cycles(3), body=[cycles(7), cycles(11)])
-    assert estimated_cycles(text) == 2 + 3 + 5 * (7 + 11)
-    called = program("%c = f32[8] call(%p), to_apply=%body", cycles(3), body=[cycles(7)])
-    assert estimated_cycles(called) == 3 + 7
-    assert estimated_cycles(program("ROOT %a = f32[8]{0} add(%p, %p)")) is None
-
-
-def test_kernel_bytes_are_multiplied_by_loops():
-    def kernel(name, nbytes):
-        return (
-            f'%k = f32[8] custom-call(%p), metadata={{op_name="jit(f)/jvp({name})/pallas_call"}},'
-            f' backend_config={{"cost_estimate":{{"flops":"3","bytes_accessed":"{nbytes}"}}}}'
-        )
-
-    other = '%c = f32[8] custom-call(%p), custom_call_target="ConcatBitcast"'
-    text = program(kernel("nystrom_collect", 2), other, loop(5), body=[kernel("nystrom_sums", 7)])
-    assert kernel_costs(text) == [("collect", 2), ("sums", 35)]
-    assert kernel_costs(program(other)) == []

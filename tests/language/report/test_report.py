@@ -158,8 +158,17 @@ def test_page_and_files_are_complete(tmp_path, capsys):
         "## IMDb",
         "## How it was measured",
     ]
-    assert "Pretraining adds accuracy after the same fine-tuning: IMDb +14.29" in page
+    assert "with standard errors: IMDb +14.29 ± 14.29 (nystrom)" in page
     assert len(pd.read_csv(tmp_path / "out" / "x.runs.csv")) == 4
+
+
+def test_a_task_outside_of_table_2_has_no_table_2_and_missing_counts_are_dashes(tmp_path, capsys):
+    write_glue(tmp_path / "run", "cola", valid_examples=None)
+    write_pretraining(tmp_path / "pretraining", parameters=None, valid_examples=None)
+    assert main([str(tmp_path), f"--out={tmp_path}/x"]) == 0
+    page = capsys.readouterr().out
+    assert "compared with the paper" not in page
+    assert "nan" not in page
 
 
 @pytest.mark.parametrize("write", [write_glue, write_pretraining])

@@ -4,7 +4,6 @@ import pandas as pd
 import pytest
 
 from lra.report.__main__ import main
-from lra.report.groups import trivial_of
 from lra.report.page import bars_of, best_rows, verdict
 from tests.lra.report.runs import groups_in, write_run, write_seeds
 
@@ -40,7 +39,7 @@ def test_verdict_compares_with_the_paper_the_control_and_a_trivial_predictor(run
     assert "on ListOps and Text it reaches 65.0 % on average, the paper 51.3 %" in text
     assert "Attention adds 9.7 ± 1.4 points on ListOps and 0.7 ± 1.4 points on Text" in text
     assert "A trivial predictor comes within 5 points of it on Text" in text
-    assert "the standard deviation over seeds is at most 1.0 points" in text
+    assert "with a standard deviation of at most 1.0 points" in text
     assert text.endswith("1 unfinished.")
 
 
@@ -100,6 +99,14 @@ def test_an_unpublished_task_is_named_so(tmp_path, capsys):
     assert "## Comparison" not in page
 
 
+def test_a_report_of_unfinished_runs_has_curves_and_no_table(tmp_path, capsys):
+    write_run(tmp_path / "a", finished=False)
+    assert main([str(tmp_path), f"--out={tmp_path}/x"]) == 0
+    page = capsys.readouterr().out
+    assert "## Comparison" not in page
+    assert "| nystrom-64 | 3 | not finished |" in page
+
+
 def test_own_published_rows_are_in_the_table(runs, tmp_path, capsys):
     (tmp_path / "rows.csv").write_text("model,source,listops\nMine,Ours 2026,41\n")
     arguments = [str(runs), f"--out={tmp_path}/x", f"--published={tmp_path}/rows.csv"]
@@ -121,12 +128,37 @@ def test_an_error_is_one_line_and_writes_nothing(tmp_path, capsys, arguments, wo
     assert [file.name for file in tmp_path.iterdir()] == ["runs"]
 
 
-def test_trivial_predictors_of_a_task_without_any_are_empty(tmp_path):
-    write_run(tmp_path / "a", task="mqar-64-4", result={"baselines": {}})
-    assert (
-        trivial_of(
-            pd.DataFrame({"task": ["mqar-64-4"], "data_sha256": [""], "baselines": [{}]}),
-            "mqar-64-4",
-        )
-        == {}
-    )
+@pytest.mark.parametrize(
+    ("ours", "none", "more", "expected"),
+    [
+        ([0.5, 0.52], [0.4, 0.43], {}, "Attention adds 9.5 points on ListOps to"),
+        ([0.5, 0.51, 0.52], [0.4, 0.41, 0.42], {}, "Attention adds 10.0 ± 0.0 points"),
+        ([0.5], [0.4], {}, "Attention adds 10.0 ± 1.6 points"),
+        ([0.5], [0.4], {"steps": (10, 40)}, ""),  # another budget
+        ([0.5], [0.4], {"config": {"model": {"width": 3}}}, ""),  # another model
+    ],
+)
+def test_what_attention_adds_has_an_error_if_it_is_known(tmp_path, ours, none, more, expected):
+    write_seeds(tmp_path / "a", ours)
+    write_seeds(tmp_path / "b", none, attention=NONE, **more)
+    groups = groups_in(tmp_path)
+    (text,) = verdict(groups, best_rows(groups), {})
+    assert expected in text
+    assert ("Attention adds" in text) == bool(expected)
+    assert "nan" not in text
+
+
+def test_a_model_without_attention_is_not_its_own_control(tmp_path):
+    write_run(tmp_path / "a", attention=NONE)
+    assert best_rows(groups_in(tmp_path))["without attention"] == {}
+
+
+@pytest.mark.parametrize(
+    ("trivial", "word"), [(40.0, "is better on ListOps"), (33.0, "within 5"), (9.0, "at least 5")]
+)
+def test_verdict_says_how_far_trivial_predictors_are(tmp_path, trivial, word):
+    write_run(tmp_path / "a", accuracy=0.36)
+    groups = groups_in(tmp_path)
+    (text,) = verdict(groups, best_rows(groups), {"listops": {"a rule": trivial}})
+    assert word in text
+    assert "1 seed." in text

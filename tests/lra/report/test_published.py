@@ -5,7 +5,15 @@ import json
 import pytest
 
 from lra.data import TASKS
-from lra.report.published import COLUMNS, FAILED, PATH_X, TABLE, baselines_of, read_published
+from lra.report.published import (
+    COLUMNS,
+    FAILED,
+    PATH_X,
+    TABLE,
+    baselines_of,
+    read_published,
+    title_of,
+)
 
 ROWS = [(source, row) for source, rows in TABLE.items() for row in rows]
 
@@ -31,6 +39,14 @@ def test_a_failed_path_x_counts_as_chance_in_the_mean_of_six():
 def test_columns_are_tasks_and_sources_are_links():
     assert {*COLUMNS, PATH_X} <= set(TASKS)
     assert all(source.url.startswith("https://") for source in TABLE)
+
+
+def test_an_own_task_with_the_name_of_a_column_keeps_its_module():
+    assert [title_of(task) for task in ("text", "a.b:Text", "a.b:Mine")] == [
+        "Text",
+        "a.b:Text",
+        "Mine",
+    ]
 
 
 def test_baselines_are_accuracies():

@@ -86,6 +86,13 @@ def test_complete_settings_of_one_label_have_a_row_each_and_hide_partial_ones(tm
     assert list(found) == ["This code, the paper's recipe", "nystrom-64", "nystrom-64, seed=2"]
 
 
+def test_of_partial_settings_of_one_label_the_furthest_is_shown(tmp_path):
+    for steps in (30, 50, 40):
+        write_run(tmp_path / str(steps), steps=(10, steps), accuracy=steps / 100, partial=True)
+    found = rows(table3(groups_in(tmp_path), {}, include_partial=True))
+    assert found["nystrom-64"] == ["50.00 (n = 1), partial"]
+
+
 def test_own_tasks_get_columns_on_request(tmp_path):
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", task="listops-short")

@@ -1,1 +1,0 @@
-"""Time and memory of attention by length: `python -m benchmarks.efficiency`."""

@@ -1,1 +1,0 @@
-"""Estimates memory, communication and time of a training step by ahead-of-time compilation."""

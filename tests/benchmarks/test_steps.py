@@ -1,0 +1,113 @@
+"""Training steps: what a cell measures, and its table."""
+
+import json
+import sys
+
+import jax
+import pytest
+from jax.errors import JaxRuntimeError
+
+from benchmarks import steps
+
+
+def row(config, attention, **changes):
+    made = {
+        "config": config,
+        "attention": attention,
+        "asked_batch_size": 32,
+        "batch_size": 32,
+        "fits": True,
+        "step_seconds": 0.8,
+        "peak_bytes": 3 * 2**30,
+    }
+    return made | changes
+
+
+def test_cell_has_time_memory_and_the_reduced_batch():
+    rows = [
+        row("listops", "nystrom"),
+        row("text", "nystrom", batch_size=4, step_seconds=0.125),
+        row("text", "softmax", fits=False),
+    ]
+    assert steps.markdown({"rows": rows}).splitlines() == [
+        "| s per step · GiB | nystrom | softmax |",
+        "| --- | ---: | --- |",
+        "| listops, batch 32 | 0.80 · 3.0 |  |",
+        "| text, batch 32 | 0.12 · 3.0 (batch 4) | does not fit |",
+    ]
+
+
+def test_several_results_are_columns():
+    parts = [{"rows": [row("text", "nystrom")], "title": title} for title in ("whole", "parts")]
+    assert "| nystrom, whole | nystrom, parts |" in steps.markdown(*parts)
+
+
+class Loss(float):
+    def block_until_ready(self):
+        return self
+
+
+def compile_to(
+    monkeypatch, held, example=30e6, message="INTERNAL: YNNPACK operation failed: error"
+):
+    """Steps that need `example` bytes per example, in a process that may use `held` bytes."""
+
+    def compiled_step(config, attention, batch_size, parts):
+        def step(state, totals, batch):
+            if example * batch_size > held:
+                raise JaxRuntimeError(message)
+            return state, totals, Loss()
+
+        return step, lambda: (None, None, None), example * batch_size
+
+    monkeypatch.setattr(steps, "compiled_step", compiled_step)
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(1e15, 8), (120e9, 4), (1.0, 1)])
+def test_batch_is_halved_until_the_compiled_step_fits(limit, expected, monkeypatch):
+    compile_to(monkeypatch, held=1e12, example=30e9)
+    found = steps.measure("listops", "nystrom", limit, 8)
+    assert (found["batch_size"], found["fits"]) == (expected, limit > 1)
+
+
+def test_a_step_that_runs_out_of_memory_does_not_fit_at_its_batch(monkeypatch, capsys):
+    compile_to(monkeypatch, held=60e6)
+    found = steps.measure("listops", "nystrom", 1e12, 8)
+    assert (found["batch_size"], found["fits"]) == (8, False)
+    assert json.loads(capsys.readouterr().out) == found  # known before the step ran
+    found = steps.measure("listops", "nystrom", 1e12, 8, smaller=2)
+    assert (found["asked_batch_size"], found["batch_size"], found["fits"]) == (8, 2, True)
+
+
+def test_a_step_that_uses_more_memory_than_the_limit_does_not_fit(monkeypatch):
+    compile_to(monkeypatch, held=1e12)
+    assert not steps.measure("listops", "nystrom", 40e6, 1)["fits"]  # Python alone has more
+
+
+def test_other_errors_of_a_step_are_raised(monkeypatch):
+    compile_to(monkeypatch, held=0, message="INTERNAL: something else")
+    with pytest.raises(JaxRuntimeError, match="something else"):
+        steps.measure("listops", "nystrom", 1e12, 8)
+
+
+@pytest.mark.parametrize("config", ["retrieval", "pathfinder", "mqar", "pretrain:demo"])
+def test_batches_have_the_shapes_of_the_step(config):
+    values = steps.config_of(config, "nystrom")
+    values["train"]["batch_size"] = 2
+    run, spec = steps.spec_of(values, jax.devices()[:1])
+    batch = steps.random_batch(run, spec)
+    _, _, shapes = spec.argument_shapes()
+    assert {name: (leaf.shape, leaf.dtype) for name, leaf in shapes.items()} == {
+        name: (array.shape, array.dtype) for name, array in batch.items()
+    }
+
+
+def test_our_step_is_measured_if_the_peer_fails(monkeypatch):
+    monkeypatch.setitem(sys.modules, "benchmarks.peers", None)  # the import fails
+    monkeypatch.delattr("benchmarks.peers", raising=False)
+    values = steps.config_of("listops", "nystrom,num_landmarks=4")
+    values["data"]["max_len"] = values["model"]["max_len"] = 64
+    values["train"]["batch_size"] = 8
+    found = steps.compare(values, 1, "cuda")
+    assert found["ours"]["median"] > 0
+    assert "ModuleNotFoundError" in found["Hugging Face, error"]
