@@ -48,8 +48,8 @@ def test_unknown_numbers_are_empty_cells():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--out=x"], "needs libtpu"),
-        (["--out=x", "--cell", "listops", "v5e:2x2", "0"], "needs libtpu"),
+        (["--out=x"], "pip install"),
+        (["--out=x", "--cell", "listops", "v5e:2x2", "0"], "pip install"),
         (["--out=x", "--cell", "listops", "v5e", "0"], "such as v5e:1x1"),
     ],
 )
