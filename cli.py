@@ -10,6 +10,7 @@ import os
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -83,46 +84,88 @@ def initialize(hosts: Mapping[str, Any]) -> None:
     start_logging(quiet=not training.is_primary())
 
 
-def run_all(
-    runs: Mapping[Path, Any],
-    act: Callable[[Any, Any], dict[str, Any]],
+def run_one(
+    folder: Path,
+    run: Any,
+    act: Callable[[Any], dict[str, Any]],
     describe_result: Callable[[Mapping[str, Any]], str],
     *,
     paths: Iterable[str],
     evaluates: bool,
-    where: Callable[[Path], str] = lambda folder: f"Everything is in {folder}.",
-) -> dict[Path, dict[str, Any]]:
-    """Trains, evaluates or exports runs one after the other, and prints a sentence about each.
+    where: str | None = None,
+) -> int:
+    """Trains, evaluates or exports a run and prints a sentence about it; returns the exit code.
 
-    `act` handles a run in its `Workdir` and returns a result; `describe_result` describes it, and `where` the
-    folder. `paths` are dotted keys of locations, which may change when a run is resumed. If `evaluates` is
-    True, the runs must be finished, and their folders are only read.
-
-    Returns:
-      The results by folder, without runs that diverged; their errors are printed.
+    `act` handles the run in its `Workdir` and returns a result; `describe_result` describes it, and `where`
+    the folder. `paths` are dotted keys of locations, which may change when a run is resumed. If `evaluates`
+    is True, the run must be finished, and its folder is only read.
     """
     from nystromformer_jax import training
 
-    results = {}
-    for folder, run in runs.items():
-        try:
-            with (
-                training.detect_lost_process(),
-                training.Workdir(folder, run.config, paths=paths, read_only=evaluates) as workdir,
-            ):
-                had_finished = workdir.result is not None and not evaluates
-                with memory_advice(evaluates=evaluates):
-                    results[folder] = act(run, workdir)
-        except training.LossNotFinite as error:
-            if training.is_primary():
-                print_error(f"{folder}: {error}")
-            continue
-        end = where(folder)
-        if had_finished:
-            end = f"It had finished before; nothing was trained. See {folder}."
-        if training.is_primary():
-            print(f"{describe_result(results[folder])} {end}".rstrip(), flush=True)
-    return results
+    with (
+        training.detect_lost_process(),
+        training.Workdir(folder, run.config, paths=paths, read_only=evaluates) as workdir,
+        memory_advice(evaluates=evaluates),
+    ):
+        had_finished = workdir.result is not None and not evaluates
+        result = act(workdir)
+    end = f"Everything is in {folder}." if where is None else where
+    if had_finished:
+        end = f"It had finished before; nothing was trained. See {folder}."
+    if training.is_primary():
+        print(f"{describe_result(result)} {end}".rstrip(), flush=True)
+    return 0
+
+
+def run_jobs(
+    settings: Mapping[Path, Mapping[str, Any]],
+    folder: Path,
+    hosts: Mapping[str, Any],
+    mode: str,
+    *flags_of_all: str,
+    chooses: bool = False,
+) -> int:
+    """Trains several runs, one after the other, each in a process of its own; returns the exit code.
+
+    The jobs and their logs are in `folder`, as those of run_sweep.py. This process does not load jax, because
+    it would take the memory of the accelerator from the runs.
+
+    Args:
+      settings: For each run folder, values of its config by dotted key.
+      folder: Of the jobs.
+      hosts: Values of the flags of `define_hosts`, which must be unset.
+      mode: The flag `--mode`, which must be train.
+      flags_of_all: Further flags of the runs.
+      chooses: Print which setting is best on the validation set.
+
+    Raises:
+      ValueError: There are several processes, or another mode.
+    """
+    from launch import jobs, runner
+
+    if mode not in ("train", "check") or any(hosts.values()):
+        raise ValueError(
+            "--seeds and --search start one run after the other, on this machine and with --mode=train: give"
+            " other modes and several hosts the command of one run, and its --workdir."
+        )
+    path, _, argument = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
+    own = [
+        jobs.Job(
+            (
+                *_command(sys.argv[0], path, argument, {**overrides(), **values}),
+                *flags_of_all,
+                f"--workdir={run_folder}",
+            )
+        )
+        for run_folder, values in settings.items()
+    ]
+    first = [sys.executable, *own[0].command[1:], "--mode=check"]
+    quiet = None if mode == "check" else subprocess.DEVNULL
+    code = subprocess.run(first, stdout=quiet, check=False).returncode
+    if code or mode == "check":
+        return code
+    jobs.write_jobs(folder, own)
+    return runner.run_all(folder, own, [{}], Path(sys.argv[0]).name, chooses=chooses)
 
 
 @contextlib.contextmanager
@@ -199,25 +242,17 @@ def check_arguments(
     return None
 
 
-def check_folders(runs: Mapping[Path, Any], *, paths: Iterable[str], finished: bool) -> None:
-    """Validates the folder of each run before the first one starts; see `training.check_folder`.
-
-    One of several runs may have diverged: the others are then evaluated.
-    """
+def read_config(given: ConfigDict | None, folder: Path, *, evaluates: bool) -> dict[str, Any]:
+    """Returns the config of the run in `folder`: for a finished run its own, otherwise that of `--config`."""
     from nystromformer_jax import training
 
-    for folder, run in runs.items():
-        try:
-            training.check_folder(folder, run.config, paths=paths, finished=finished)
-        except training.LossNotFinite:
-            if len(runs) == 1:
-                raise
+    if evaluates or given is None:
+        return config_of_run(folder)
+    return training.keep_accumulation(config_of(given, {"train.seed": first_seed(given)}), folder)
 
 
-def config_of_run(folder: Path, seed: int) -> dict[str, Any]:
+def config_of_run(folder: Path) -> dict[str, Any]:
     """Returns the config of the run in `folder`, overridden by `--config.KEY=…`.
-
-    An override of `train.seed` is replaced by `seed`, because each run folder has its own seed.
 
     Raises:
       ValueError: The folder has no config, or `--config` has another task or attention.
@@ -237,9 +272,7 @@ def config_of_run(folder: Path, seed: int) -> dict[str, Any]:
             f"{folder} contains a run of {there}, but --config is for {here}: leave --config out, or pass"
             " the run's own."
         )
-    return _with_values(
-        own, overrides() | ({"train.seed": seed} if "train.seed" in overrides() else {})
-    )
+    return _with_values(own, overrides())
 
 
 def overrides() -> dict[str, Any]:
@@ -250,7 +283,7 @@ def overrides() -> dict[str, Any]:
 
 def _subject(config: Any) -> str:
     """Returns a text with the task and the attention of a config, for messages."""
-    task = (config.get("data") or {}).get("task")
+    task = (config.get("data") or {}).get("task", "pretraining")
     attention = (config.get("attention") or {}).get("name")
     return f"{task} with {attention} attention"
 
@@ -282,6 +315,19 @@ def first_seed(config: ConfigDict) -> int:
     return seed
 
 
+def seed_suffix(config: ConfigDict | None) -> str:
+    """Returns the end of the default folder's name; without a config, the folder has another name."""
+    return "" if config is None else f"-seed{first_seed(config)}"
+
+
+def seeds_of(workdir: str | None, first: int, count: int) -> dict[Path, dict[str, Any]]:
+    """Returns the run folders of `count` seeds from `first`, with the config value of each."""
+    return {
+        run_folder(workdir, f"-seed{seed}", alone=False): {"train.seed": seed}
+        for seed in range(first, first + count)
+    }
+
+
 def config_of(given: ConfigDict, values: Mapping[str, Any]) -> dict[str, Any]:
     """Converts a config to plain sections, with the `values` of one run by dotted key.
 
@@ -290,7 +336,7 @@ def config_of(given: ConfigDict, values: Mapping[str, Any]) -> dict[str, Any]:
     """
     from reporting.records import label_of
 
-    path, colon, argument = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
+    path, _, argument = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
     config = _with_values(given.to_dict(), values)
     if "cpu_accumulation" in config["train"]:  # of version 0.2.0
         raise ValueError(
@@ -312,14 +358,14 @@ def config_of(given: ConfigDict, values: Mapping[str, Any]) -> dict[str, Any]:
         "label": label_of(config, default),
         "recipe": ", ".join(recipes) or ("paper" if is_benchmark else ""),
         "command": shlex.join(
-            [
-                "python",
-                Path(sys.argv[0]).name,
-                f"--config={shown}{colon}{argument}",
-                *(f"--config.{key}={value}" for key, value in {**changes, **values}.items()),
-            ]
+            _command(Path(sys.argv[0]).name, shown, argument, {**changes, **values})
         ),
     }
+
+
+def _command(program: str, path: str, argument: str, values: Mapping[str, Any]) -> list[str]:
+    config = f"--config={path}{':' if argument else ''}{argument}"
+    return ["python", program, config, *(f"--config.{key}={x}" for key, x in values.items())]
 
 
 def _with_values(config: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -504,7 +550,7 @@ def _run(main: Callable[[list[str]], int], argv: list[str]) -> None:
 
             training.shutdown(code)
     except Exception as error:
-        if not (_initialized or isinstance(error, OSError)):
+        if not (_initialized or isinstance(error, OSError | ValueError)):
             raise
         code = _report(error)
     if _initialized and 0 < code < 128:  # after a signal, all processes end together

@@ -1,7 +1,5 @@
 """Trains on a task of the Long Range Arena: `python run_lra.py --config=configs/listops.py`."""
 
-from typing import Any
-
 from absl import flags
 
 import cli
@@ -38,50 +36,39 @@ def main(argv: list[str]) -> int:
     own_config = evaluates and bool(WORKDIR.value) and CONFIG.value is None
     if wrong := cli.check_arguments(argv, CONFIG, "configs/listops.py", own_config=own_config):
         return print_error(wrong)
+    if SEEDS.value > 1:
+        return cli.run_jobs(
+            cli.seeds_of(WORKDIR.value, cli.first_seed(CONFIG.value), SEEDS.value),
+            cli.run_folder(WORKDIR.value, "-seeds", alone=True),
+            HOSTS(),
+            MODE.value,
+            *([] if TEST.value else ["--notest"]),
+        )
     cli.initialize(HOSTS())
     from dataprep import cache
     from lra import data, train
     from nystromformer_jax import training
 
-    first = 0 if own_config else cli.first_seed(CONFIG.value)
-    seeds, alone = range(first, first + SEEDS.value), SEEDS.value == 1
-    folders = {cli.run_folder(WORKDIR.value, f"-seed{seed}", alone=alone): seed for seed in seeds}
-    if evaluates:
-        configs = {folder: cli.config_of_run(folder, seed) for folder, seed in folders.items()}
-    else:
-        configs = {
-            folder: training.keep_accumulation(
-                cli.config_of(CONFIG.value, {"train.seed": seed}), folder
-            )
-            for folder, seed in folders.items()
-        }
-    runs = {folder: train.prepare(config) for folder, config in configs.items()}
+    folder = cli.run_folder(WORKDIR.value, cli.seed_suffix(CONFIG.value), alone=True)
+    run = train.prepare(cli.read_config(CONFIG.value, folder, evaluates=evaluates))
     if MODE.value == "check":
-        training.warn_if_too_large(train.make_spec(next(iter(runs.values()))))
+        training.warn_if_too_large(train.make_spec(run))
         if training.is_primary():
             print(cli.CHECKED)
         return 0
-    cli.check_folders(runs, paths=train.PATHS, finished=evaluates)
+    training.check_folder(folder, run.config, paths=train.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     with training.sync_errors():
-        task = data.load(next(iter(runs.values())).data)
-
-    def act(run: train.Run, workdir: training.Workdir) -> dict[str, Any]:
-        if evaluates:
-            return train.evaluate_checkpoint(run, task, workdir, test=TEST.value)
-        return train.train(run, task, workdir, test=TEST.value)
-
-    results = cli.run_all(
-        runs,
-        act,
+        task = data.load(run.data)
+    act = train.evaluate_checkpoint if evaluates else train.train
+    return cli.run_one(
+        folder,
+        run,
+        lambda workdir: act(run, task, workdir, test=TEST.value),
         train.describe_result,
         paths=train.PATHS,
         evaluates=evaluates,
     )
-    diverged = len(runs) - len(results)
-    if len(results) > 1 and training.is_primary():
-        print(train.describe_seeds(list(results.values()), diverged))
-    return 1 if diverged else 0
 
 
 if __name__ == "__main__":

@@ -34,15 +34,8 @@ def main(argv: list[str]) -> int:
     from language import corpus, pretrain
     from nystromformer_jax import training
 
-    seed = 0 if own_config else cli.first_seed(CONFIG.value)
-    folder = cli.run_folder(WORKDIR.value, f"-seed{seed}", alone=True)
-    if own_config:
-        config = cli.config_of_run(folder, seed)
-    else:
-        config = training.keep_accumulation(
-            cli.config_of(CONFIG.value, {"train.seed": seed}), folder
-        )
-    run = pretrain.prepare(config)
+    folder = cli.run_folder(WORKDIR.value, cli.seed_suffix(CONFIG.value), alone=True)
+    run = pretrain.prepare(cli.read_config(CONFIG.value, folder, evaluates=evaluates))
     if MODE.value == "check":
         tokenizer = pretrain.open_tokenizer(run)
         vocabulary = pretrain.vocabulary_of(tokenizer) if tokenizer else None
@@ -50,21 +43,21 @@ def main(argv: list[str]) -> int:
         if training.is_primary():
             print(cli.CHECKED)
         return 0
-    cli.check_folders({folder: run}, paths=pretrain.PATHS, finished=evaluates)
+    training.check_folder(folder, run.config, paths=pretrain.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     pretrain.open_tokenizer(run)  # validates the tokenizer before the corpus is prepared
     with training.sync_errors():
         data = corpus.load(run.data)
     act = pretrain.evaluate_checkpoint if evaluates else pretrain.train
-    results = cli.run_all(
-        {folder: run},
-        lambda run, workdir: act(run, data, workdir),
+    return cli.run_one(
+        folder,
+        run,
+        lambda workdir: act(run, data, workdir),
         pretrain.describe_result,
         paths=pretrain.PATHS,
         evaluates=evaluates,
-        where=lambda folder: f"Everything is in {folder}, the model in {folder / 'model'}.",
+        where=f"Everything is in {folder}, the model in {folder / 'model'}.",
     )
-    return 0 if results else 1
 
 
 if __name__ == "__main__":

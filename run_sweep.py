@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 import cli
 from command import run_to_end
 from dataprep.cache import user_path
+from launch import cluster, grid, jobs, runner, status
 from lra.data import DataConfig, check_task
-from lra.sweep import choice, cluster, jobs, local, status
 from nystromformer_jax.spelling import nearest
 from nystromformer_jax.training.config import SECTIONS, from_mapping
 
@@ -60,34 +60,30 @@ def _main(arguments: Sequence[str] | None) -> int:
         configs = [
             f"{name if name.endswith('.py') else f'configs/{name}.py'}:{attention}{comma}{options}"
             + (f",recipe={flags.recipe}" if flags.recipe else "")
-            for name, comma, options in (x.partition(",") for x in jobs.split_names(flags.tasks))
-            for attention in jobs.split_names(flags.attentions)
+            for name, comma, options in (x.partition(",") for x in grid.split_names(flags.tasks))
+            for attention in grid.split_names(flags.attentions)
         ]
-        values = jobs.split_values(flags.set)
+        values = grid.split_values(flags.set)
         for config in configs:
             check_config(config, values)
-        grid = jobs.expand(folder, configs, values, flags.seeds, flags.data_dir)
-        jobs.require_unique(grid, "The grid")
-        merged = choice.merge(found, grid, folder)
+        new = grid.expand(folder, configs, values, flags.seeds, flags.data_dir)
+        jobs.require_unique(new, "The grid")
+        merged = jobs.merge(found, new, folder)
         if merged != found:
-            folder.mkdir(parents=True, exist_ok=True)
             jobs.write_jobs(folder, merged)
         found = merged
     if not found:
         raise ValueError(
             f"{folder} has no jobs.txt: pass --tasks=listops and --attentions=nystrom."
         )
-    todo = choice.unfinished(found)
+    todo = jobs.unfinished(found)
     print(f"Jobs in {folder / 'jobs.txt'}: {len(found)}, {len(todo)} of them to run.", flush=True)
-    if flags.plan or not todo:
+    if flags.plan:
         return 0
-    if flags.submit:
+    if flags.submit and todo:
         print(cluster.submit(folder, todo, flags.submit, flags.workers, parameters))
         return 0
-    code = local.Queue(folder, found, flags.workers).run(todo)
-    if code > 128:
-        print("run_sweep.py: stopped; the same command resumes", file=sys.stderr)
-    return code
+    return runner.run_all(folder, found, runner.environments(flags.workers), "run_sweep.py")
 
 
 def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str, str]]:

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -77,53 +76,81 @@ def define(name: str, argument: str, example: str) -> Callable[[list[str]], int]
     return main
 
 
-def _run(config: Any, mode: str, hosts: dict[str, Any]) -> int:
-    """Trains, evaluates or exports models, or validates the config."""
+def _run(given: Any, mode: str, hosts: dict[str, Any]) -> int:
+    """Trains, evaluates or exports a model, or validates the config."""
+    values = flags.FLAGS
+    if values.search or values.seeds > 1:
+        return _run_jobs(given, mode, hosts)
     cli.initialize(hosts)
     from dataprep import cache
     from language import finetune
     from nystromformer_jax import training
 
-    runs = {
-        folder: finetune.prepare(training.keep_accumulation(config, folder))
-        for folder, config in _configs(config).items()
-    }
+    evaluates = mode in ("eval", "export")
+    folder = cli.run_folder(values.workdir, cli.seed_suffix(given), alone=True)
+    run = finetune.prepare(cli.read_config(given, folder, evaluates=evaluates))
     if mode == "check":
-        for run in runs.values():
-            finetune.open_tokenizer(run)
+        finetune.open_tokenizer(run)
         if training.is_primary():
             print(cli.CHECKED)
         return 0
-    evaluates = mode == "eval"
-    cli.check_folders(runs, paths=finetune.PATHS, finished=mode != "train")
+    training.check_folder(folder, run.config, paths=finetune.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     if mode == "export":
-        exported = cli.run_all(
-            runs,
-            lambda run, workdir: {"file": finetune.write_export(run, workdir)},
+        return cli.run_one(
+            folder,
+            run,
+            lambda workdir: {"file": finetune.write_export(run, workdir)},
             lambda result: f"Wrote {result['file']}.",
             paths=finetune.PATHS,
             evaluates=True,
-            where=lambda folder: "",
+            where="",
         )
-        return 0 if len(exported) == len(runs) else 1
-    first = next(iter(runs.values()))  # runs differ only in seed, batch size and learning rate
-    tokens = finetune.open_tokenizer(first)
+    tokens = finetune.open_tokenizer(run)
     with training.sync_errors():
-        data = finetune.load_data(first, tokens)
-    first.with_task(data.task)  # to validate the config for the labels before a folder is made
+        data = finetune.load_data(run, tokens)
+    run.with_task(data.task)  # to validate the config for the labels before a folder is made
 
-    def act(run: Any, workdir: Any) -> dict[str, Any]:
+    def act(workdir: Any) -> dict[str, Any]:
         if evaluates:
             return finetune.evaluate_checkpoint(run, data, workdir)
         return finetune.train(run, data, tokens, workdir)
 
-    results = cli.run_all(
-        runs, act, finetune.describe_result, paths=finetune.PATHS, evaluates=evaluates
+    return cli.run_one(
+        folder, run, act, finetune.describe_result, paths=finetune.PATHS, evaluates=evaluates
     )
-    if flags.FLAGS.search and results and training.is_primary():
-        print(finetune.best_of(results))
-    return 0 if len(results) == len(runs) else 1
+
+
+def _run_jobs(given: Any, mode: str, hosts: dict[str, Any]) -> int:
+    """Runs the seeds of `--seeds`, or the batch sizes and learning rates of `--search`."""
+    values = flags.FLAGS
+    if given is None:
+        raise ValueError("--seeds and --search need --config.")
+    first = cli.first_seed(given)
+    if not values.search:
+        return cli.run_jobs(
+            cli.seeds_of(values.workdir, first, values.seeds),
+            cli.run_folder(values.workdir, "-seeds", alone=True),
+            hosts,
+            mode,
+        )
+    if values.seeds > 1:
+        raise ValueError(
+            "--search uses one seed: leave --seeds out, and choose the seed with --config.train.seed."
+        )
+    for flag in ("batch_sizes", "learning_rates"):
+        if not values[flag].value:
+            raise ValueError(f"--{flag} needs numbers separated by commas, got ''")
+    base = cli.run_folder(values.workdir, "-search", alone=True)
+    settings = {
+        base / f"batch{batch_size}-rate{rate}-seed{first}": {
+            "train.seed": first,
+            "train.batch_size": _number("batch_sizes", batch_size, int),
+            "optimizer.learning_rate": _number("learning_rates", rate, float),
+        }
+        for batch_size, rate in itertools.product(values.batch_sizes, values.learning_rates)
+    }
+    return cli.run_jobs(settings, base, hosts, mode, chooses=True)
 
 
 def _predict(argv: list[str], hosts: dict[str, Any]) -> int:
@@ -150,50 +177,6 @@ def _predict(argv: list[str], hosts: dict[str, Any]) -> int:
     count = finetune.predict(finetune.open_trained(folder), source, output)
     print(f"Wrote predictions for {count:,} examples to {output}.")
     return 0
-
-
-def _configs(given: Any) -> dict[Path, dict[str, Any]]:
-    """Returns the configs by run folder: one run, one per seed, or one per batch size and learning rate.
-
-    If `given` is None, the config is that of the run in `--workdir`, or of its seeds.
-    """
-    values, alone = flags.FLAGS, flags.FLAGS.seeds == 1
-    if given is None:
-        if values.search:
-            raise ValueError("--search needs --config: pass that of the search.")
-        folders = {
-            cli.run_folder(values.workdir, f"-seed{seed}", alone=alone): seed
-            for seed in range(values.seeds)
-        }
-        return {folder: cli.config_of_run(folder, seed) for folder, seed in folders.items()}
-    first = cli.first_seed(given)
-    if values.search:
-        if values.seeds > 1:
-            raise ValueError(
-                "--search uses one seed: leave --seeds out, and choose the seed with"
-                " --config.train.seed."
-            )
-        for flag in ("batch_sizes", "learning_rates"):
-            if not values[flag].value:
-                raise ValueError(f"--{flag} needs numbers separated by commas, got ''")
-        base = cli.run_folder(values.workdir, "-search", alone=True)
-        return {
-            base / f"batch{batch_size}-rate{rate}-seed{first}": cli.config_of(
-                given,
-                {
-                    "train.seed": first,
-                    "train.batch_size": _number("batch_sizes", batch_size, int),
-                    "optimizer.learning_rate": _number("learning_rates", rate, float),
-                },
-            )
-            for batch_size, rate in itertools.product(values.batch_sizes, values.learning_rates)
-        }
-    return {
-        cli.run_folder(values.workdir, f"-seed{seed}", alone=alone): cli.config_of(
-            given, {"train.seed": seed}
-        )
-        for seed in range(first, first + values.seeds)
-    }
 
 
 def _number(flag: str, text: str, kind: type) -> Any:

@@ -1,1 +1,1 @@
-"""Launching of programs on several hosts, and with huge pages."""
+"""Launching: huge pages, several hosts, and many runs as jobs. No module here imports jax."""

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -43,7 +42,7 @@ from nystromformer_jax.training import (
 )
 from nystromformer_jax.training.train_step import LossFn
 from nystromformer_jax.typing import Array
-from reporting.statistics import binomial_error, summarize
+from reporting.statistics import binomial_error
 
 PATHS = ("data.dir", "data.workers")  # keys that do not change the data
 VALIDATED = "validated"  # value of "state" in `result.json` if the test set is not evaluated
@@ -307,25 +306,6 @@ def describe_result(result: Mapping[str, Any]) -> str:
         f" {100 * result['test_accuracy']:.2f} ± {100 * error:.2f} % on {result['test_examples']:,}"
         f" examples; validation {100 * result['valid_accuracy']:.2f} % at its best step,"
         f" {result['best_step']:,}."
-    )
-
-
-def describe_seeds(results: Sequence[Mapping[str, Any]], diverged: int = 0) -> str:
-    """Returns a sentence with the mean accuracy over seeds, and the number of seeds that diverged."""
-    tested = all("test_accuracy" in result for result in results)
-    split = "test" if tested else "validation"
-    accuracies = [
-        100 * result["test_accuracy" if tested else "valid_accuracy"] for result in results
-    ]
-    summary = summarize(accuracies)
-    others = f" and {diverged} that diverged" if diverged else ""
-    interval = "no interval from fewer than three"
-    if not math.isnan(summary.half_width):
-        interval = f"95 % t-interval ± {summary.half_width:.2f}"
-    return (
-        f"{results[0]['task']} with {results[0]['attention']} attention, {len(results)} seeds{others}:"
-        f" {split} accuracy {summary.mean:.2f} %, standard deviation {summary.deviation:.2f}, {interval}"
-        f" ({', '.join(f'{value:.2f}' for value in accuracies)})."
     )
 
 

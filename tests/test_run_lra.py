@@ -4,9 +4,7 @@ import contextlib
 import fcntl
 import json
 import re
-import shutil
 import signal
-import types
 
 import jax
 import pytest
@@ -124,40 +122,33 @@ def test_thirty_steps_stay_within_one_and_a_half_times_the_plan(tmp_path):
     assert peak < program + 1.5 * plan.memory.total
 
 
-def test_other_seeds_are_trained_after_one_diverged(in_repository, monkeypatch, tmp_path):
-    trained = []
-
-    def train_one(run, task, workdir, test):
-        assert test
-        trained.append(run.train["seed"])
-        if trained[-1] == 1:
-            raise training.LossNotFinite("loss became NaN or infinite")
-        return {
-            "task": "listops",
-            "attention": "nystrom",
-            "test_accuracy": 0.36,
-            "test_examples": 2000,
-            "valid_accuracy": 0.35,
-            "best_step": 4,
-        }
-
-    monkeypatch.setattr(
-        train, "prepare", lambda config: types.SimpleNamespace(config=config, **config)
-    )
-    monkeypatch.setattr(data, "load", lambda config: None)
-    monkeypatch.setattr(train, "train", train_one)
-    answer = call("run_lra", LISTOPS, f"--workdir={tmp_path}/run", "--seeds=3")
-    assert trained == [0, 1, 2]
-    assert answer.code == 1
-    assert answer.errors == f"run_lra.py: {tmp_path}/run-seed1: loss became NaN or infinite\n"
-    assert "2 seeds and 1 that diverged: test accuracy 36.00 %" in answer.output
+@pytest.mark.slow(minutes=0.5)
+def test_several_seeds_are_jobs_whose_status_can_be_read(tmp_path):
+    arguments = [*SMALL, "--config.train.total_steps=3", f"--workdir={tmp_path}/run"]
+    code, output, errors = finish(start(*arguments, "--seeds=3"))
+    assert (code, errors) == (0, "")
+    assert "run-seed2: started" in output
+    assert "step 3/3" in output  # of the runs
+    assert "run, 3 seeds: test accuracy" in output
     config = json.loads((tmp_path / "run-seed2" / "config.json").read_text())
-    assert (config["label"], config["recipe"]) == ("nystrom-64", "paper")
-    command = "python run_lra.py --config=configs/listops.py --config.train.seed=2"
-    assert config["command"] == command
-    trained.clear()
-    answer = call("run_lra", LISTOPS, f"--workdir={tmp_path}/run", "--seeds=2")
-    assert answer.output.count("\n") == 1  # a single seed has no statistics
+    assert config["label"].startswith("nystrom-4, conv_kernel_size=3, ")
+    assert config["recipe"] == "paper"
+    assert config["command"].startswith("python run_lra.py --config=configs/listops.py")
+    assert "--config.train.seed=2" in config["command"]
+    status = finish(programs.start("run_sweep.py", f"--workdir={tmp_path}/run", "--status"))
+    assert "run-seed0  done      test accuracy" in status.output
+
+
+def test_several_seeds_are_checked_before_the_first_starts(in_repository, tmp_path, capfd):
+    workdir = f"--workdir={tmp_path}/run"
+    answer = call("run_lra", LISTOPS, workdir, "--seeds=2", "--config.optimizer.eps=-1")
+    assert answer.code == 2
+    assert "run_lra.py: optimizer.eps: needs" in capfd.readouterr().err
+    for mode in ("--mode=eval", "--num_processes=2"):
+        answer = call("run_lra", LISTOPS, workdir, "--seeds=2", mode)
+        assert_refused(answer, "run_lra")
+        assert "the command of one run" in answer.errors
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -218,24 +209,6 @@ def test_evaluates_a_run_with_its_own_config(evaluated, given):
     assert seen["synced"]  # all processes see an error of the data
     call("run_lra", "--mode=eval", "--notest", f"--workdir={folder}")
     assert not seen["test"]
-
-
-def test_evaluates_the_other_seeds_if_one_diverged(evaluated):
-    folder, config, seen = evaluated
-    for seed in range(2):
-        other = folder.with_name(f"runs-seed{seed}")
-        shutil.copytree(folder, other)
-        training.write_json(
-            other / "config.json", {**config, "train": {**config["train"], "seed": seed}}
-        )
-    training.write_json(
-        other / "result.json", {"state": "diverged", "step": 9, "reason": "loss became NaN"}
-    )
-    answer = call("run_lra", "--mode=eval", "--seeds=2", f"--workdir={folder.with_name('runs')}")
-    assert (answer.code, len(seen["configs"])) == (1, 1)
-    assert answer.errors.startswith(
-        f"run_lra.py: {other}: The run diverged by step 9, so it has no"
-    )
 
 
 @pytest.mark.parametrize(

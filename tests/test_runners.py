@@ -79,40 +79,17 @@ def test_too_little_memory_is_one_sentence(evaluates, advice):
 @pytest.mark.parametrize("called", ["run_glue"], indirect=True)
 def test_only_the_first_process_reports_the_export(called, monkeypatch, tmp_path):
     call, trainer, _ = called
-    run = types.SimpleNamespace(config={"train": {"seed": 3}})
-    monkeypatch.setattr(trainer, "prepare", lambda config: run)
+    monkeypatch.setattr(trainer, "prepare", lambda config: types.SimpleNamespace(config=config))
     monkeypatch.setattr(trainer, "write_export", lambda run, workdir: workdir.path / "model")
     monkeypatch.setattr(training, "enable_compilation_cache", lambda folder: None)
     flags = ("--mode=export", f"--workdir={tmp_path}")
+    training.write_json(
+        tmp_path / "config.json", cli.load_config("configs/glue.py", "sst2").to_dict()
+    )
     training.write_json(tmp_path / "result.json", {})
     assert call(*flags) == (0, f"Wrote {tmp_path}/model.\n", "")
     monkeypatch.setattr(training, "is_primary", lambda: False)
     assert call(*flags) == (0, "", "")
-
-
-@pytest.mark.parametrize("called", ["run_glue"], indirect=True)
-def test_the_other_seeds_are_exported_if_one_diverged(called, monkeypatch, tmp_path):
-    call, trainer, _ = called
-
-    def write_export(run, workdir):
-        workdir.require_result()
-        return workdir.path / "model"
-
-    run = types.SimpleNamespace(config={"train": {"seed": 3}})
-    monkeypatch.setattr(trainer, "prepare", lambda config: run)
-    monkeypatch.setattr(trainer, "write_export", write_export)
-    monkeypatch.setattr(training, "enable_compilation_cache", lambda folder: None)
-    for seed, result in enumerate(({"state": "diverged", "step": 5}, {}, None)):
-        (tmp_path / f"run-seed{seed}").mkdir()
-        if result is not None:
-            training.write_json(tmp_path / f"run-seed{seed}" / "result.json", result)
-    answer = call("--mode=export", "--seeds=2", f"--workdir={tmp_path}/run")
-    assert answer.code == 1
-    assert answer.output == f"Wrote {tmp_path}/run-seed1/model.\n"
-    assert f"{tmp_path}/run-seed0: The run diverged by step 5" in answer.errors
-    answer = call("--mode=export", "--seeds=3", f"--workdir={tmp_path}/run")
-    assert (answer.code, answer.output) == (2, "")  # nothing is exported if a run is not finished
-    assert f"{tmp_path}/run-seed2 contains no finished run" in answer.errors
 
 
 def test_rejects_an_invalid_workdir_before_preparing_data(called, monkeypatch, tmp_path):
@@ -125,9 +102,7 @@ def test_rejects_an_invalid_workdir_before_preparing_data(called, monkeypatch, t
     monkeypatch.setattr(trainer, "prepare", lambda config: run)
     monkeypatch.setattr(training, "enable_compilation_cache", lambda folder: None)
     words = f"--workdir must be a folder, but {tmp_path}/file is a file"
-    evaluation = words
-    if name == "run_lra":
-        evaluation = f"--mode=eval needs a finished run, and {tmp_path}/file/config.json does not"
+    evaluation = f"--mode=eval needs a finished run, and {tmp_path}/file/config.json does not"
     for flags, sentence in (((), words), (("--mode=eval",), evaluation)):
         refused = call(f"--workdir={tmp_path}/file", *flags)
         assert refused.code == 2
@@ -138,12 +113,12 @@ def test_rejects_an_invalid_workdir_before_preparing_data(called, monkeypatch, t
 
 
 def test_too_little_memory_ends_a_run_with_advice(tmp_path):
-    def act(run, workdir):
+    def act(workdir):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
-    runs = {tmp_path / "run": types.SimpleNamespace(config={"train": {"seed": 3}})}
+    run = types.SimpleNamespace(config={"train": {"seed": 3}})
     with pytest.raises(ValueError, match=r"train\.accumulation=PARTS"):
-        cli.run_all(runs, act, str, paths=(), evaluates=False)
+        cli.run_one(tmp_path / "run", run, act, str, paths=(), evaluates=False)
 
 
 def test_other_errors_of_a_device_are_unchanged():
@@ -158,16 +133,7 @@ def test_other_errors_of_a_device_are_unchanged():
 def test_workdir_may_start_with_a_tilde_and_end_with_a_slash(called, monkeypatch, tmp_path):
     call, trainer, name = called
     monkeypatch.setattr(trainer, "prepare", lambda config: types.SimpleNamespace(config={}))
-    sentence = "{} contains no finished run (no result.json)"
-    if name == "run_lra":
-        sentence = "--mode=eval needs a finished run, and {}/config.json does not exist"
     nowhere = call("--mode=eval", "--workdir=~/nowhere/")
     assert nowhere.code == 2
-    assert sentence.format(tmp_path / "nowhere") in nowhere.errors
-    if name != "run_pretrain":
-        several = call("--mode=eval", "--workdir=~/nowhere/", "--seeds=2")
-        assert sentence.format(tmp_path / "nowhere-seed0") in several.errors
-    if name == "run_glue":
-        search = call("--mode=eval", "--workdir=~/nowhere/", "--search")
-        assert f"{tmp_path}/nowhere/batch8-rate2e-5-seed0 contains no finished" in search.errors
+    assert f"needs a finished run, and {tmp_path}/nowhere/config.json does not" in nowhere.errors
     assert not (tmp_path / "nowhere").exists()

@@ -3,13 +3,12 @@
 from language.finetune.run import Run, is_partial, load_data, open_tokenizer, prepare
 from language.finetune.spec import make_spec
 from language.finetune.trained import Trained, open_trained, predict, write_export
-from language.finetune.trainer import best_of, describe_result, evaluate_checkpoint, train
+from language.finetune.trainer import describe_result, evaluate_checkpoint, train
 
 __all__ = [
     "PATHS",
     "Run",
     "Trained",
-    "best_of",
     "describe_result",
     "evaluate_checkpoint",
     "is_partial",

@@ -120,17 +120,6 @@ def describe_result(result: Mapping[str, Any]) -> str:
     return f"{result['task']}: {'; '.join(parts)}, at step {result['best_step']:,}."
 
 
-def best_of(results: Mapping[Path, Mapping[str, Any]]) -> str:
-    """Returns a sentence about the run with the best validation metric; a tie selects the first."""
-    metric = next(iter(next(iter(results.values()))["valid"]))  # the first one selects checkpoints
-    best = max(results, key=lambda folder: results[folder]["valid"][metric])
-    chosen = results[best]
-    return (
-        f"Best of {len(results)} by validation {metric}: batch {chosen['batch_size']}, rate"
-        f" {chosen['learning_rate']:g}, in {best}. {describe_result(chosen)}"
-    )
-
-
 def _require_same_tuning(run: Run, workdir: training.Workdir) -> None:
     """Raises ConfigDiffers if `eval.tune_threshold`, with which metrics are compared, has changed."""
     value = str(run.sections["eval"].tune_threshold)

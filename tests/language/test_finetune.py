@@ -202,25 +202,6 @@ def test_evaluates_after_each_epoch_rounded_up_to_full_steps(tmp_path, checkpoin
         assert run.fit_config(examples).eval.every_steps == steps
 
 
-def test_best_of_a_search_is_the_first_of_equals():
-    def result(f1, batch_size):
-        valid = {"f1": f1, "accuracy": 0.5}
-        return {
-            "task": "mrpc",
-            "valid": valid,
-            "valid_standard_error": {},
-            "valid_examples": 9,
-            "best_step": 3,
-            "batch_size": batch_size,
-            "learning_rate": 2e-5,
-        }
-
-    results = {"a": result(0.7, 8), "b": result(0.8, 16), "c": result(0.8, 32)}
-    assert finetune.best_of(results).startswith(
-        "Best of 3 by validation f1: batch 16, rate 2e-05, in b."
-    )
-
-
 def test_epochs_are_converted_to_steps():
     assert FinetuneTrainConfig(epochs=4.0, batch_size=32).in_steps(3_668).total_steps == 459
     assert FinetuneTrainConfig(epochs=0.5, batch_size=32).in_steps(3_668).total_steps == 58

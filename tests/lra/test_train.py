@@ -474,7 +474,6 @@ def test_test_set_is_not_read_before_it_is_asked_for(finished, tmp_path, monkeyp
     assert result["state"] == "validated"
     assert not {"test_accuracy", "test_examples", "baselines"} & result.keys()
     assert "the test set was not evaluated" in train.describe_result(result)
-    assert "2 seeds: validation accuracy" in train.describe_seeds([result, result])
     assert run_once(test=False) == result
     tested = run_once()
     assert run_once() == run_once(test=False) == tested

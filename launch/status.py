@@ -1,15 +1,17 @@
 """State of the jobs of a sweep, read from the run folders and the logs while the jobs run."""
 
+import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from lra.sweep.choice import due_tests
-from lra.sweep.jobs import Job, is_diverged
-from lra.sweep.log import failure, is_running
+from launch.jobs import Job, chosen_setting, due_tests, is_diverged, validation_of
+from launch.log import failure, is_running
 from nystromformer_jax.durable import read_json
 from reporting.runs import check_numbers, curve_of, read_metrics
+from reporting.statistics import summarize
 
 Kind = Literal["done", "diverged", "running", "failed", "waiting"]
 LAPS = 10  # number of laps whose median is the current time per step
@@ -47,19 +49,23 @@ def state_of(folder: Path, job: Job, *, is_chosen: bool = False) -> State:
     if result is not None:
         if is_diverged(result):
             return State("diverged", f"at step {result['step']:,}", 0, None)
-        if "test_accuracy" in result:
-            accuracy = f"test accuracy {100 * result['test_accuracy']:.2f} %"
-            return State("done", accuracy, 0, result.get("train_seconds"))
-        if job.is_candidate:
-            accuracy = f"validation {100 * result['valid_accuracy']:.2f} %"
-            done = State("done", accuracy, 0, result.get("train_seconds"))
-            if not is_chosen:
-                return done
-            text = f"{accuracy}; chosen, the test set is not evaluated yet"
-            unfinished = done._replace(kind="waiting", text=text)
+        metric, value, unit = score_of(result)
+        done = State("done", f"{metric} {value:.2f}{unit}", 0, result.get("train_seconds"))
+        if job.is_finished and not is_chosen:
+            return done
+        text = f"{done.text}; chosen, the test set is not evaluated yet"
+        unfinished = done._replace(kind="waiting", text=text)
     if error := failure(log):
         return unfinished._replace(kind="failed", text=error)
     return unfinished
+
+
+def score_of(result: Mapping[str, Any]) -> tuple[str, float, str]:
+    """Returns the name, the value and the unit of the metric that a finished run is judged by."""
+    if "test_accuracy" in result:
+        return "test accuracy", 100 * result["test_accuracy"], " %"
+    metric, value = validation_of(result)
+    return f"validation {metric}", *((value, "") if metric == "mse" else (100 * value, " %"))
 
 
 def _progress(folder: Path) -> tuple[str, float | None, float | None]:
@@ -99,7 +105,42 @@ def table(folder: Path, jobs: Sequence[Job]) -> tuple[str, int]:
     kinds: tuple[Kind, ...] = ("done", "diverged", "running", "failed", "waiting")
     counts = ", ".join(f"{found.count(kind)} {kind}" for kind in kinds)
     code = 1 if "failed" in found else 3 if {"running", "waiting"} & {*found} else 0
-    return "\n".join([*rows, "", f"Jobs: {counts}.{_total(states)}"]), code
+    lines = [*rows, *_means(jobs)]
+    for config in dict.fromkeys(job.config for job in jobs if job.is_candidate):
+        lines += best_of([job for job in jobs if job.config == config and job.is_candidate])
+    return "\n".join([*lines, "", f"Jobs: {counts}.{_total(states)}"]), code
+
+
+def best_of(jobs: Sequence[Job]) -> list[str]:
+    """Returns a line about the setting that validation selects, or none before all jobs have ended."""
+    best = chosen_setting(jobs)
+    return [f"best by validation: {_setting_name(job)}" for job in jobs if job.setting == best][:1]
+
+
+def _setting_name(job: Job) -> str:
+    return re.sub(r"-?seed\d+$", "", job.name) or job.name
+
+
+def _means(jobs: Sequence[Job]) -> list[str]:
+    """Returns a line with mean, deviation and interval for each setting with several finished seeds."""
+    lines = []
+    for setting in dict.fromkeys(job.setting for job in jobs):
+        own = [job for job in jobs if job.setting == setting]
+        results = [job.result for job in own]
+        scores = [score_of(x) for x in results if x is not None and not is_diverged(x)]
+        diverged = sum(x is not None and is_diverged(x) for x in results)
+        if len(scores) < 2 or len({metric for metric, _, _ in scores}) > 1:
+            continue
+        (metric, _, unit), summary = scores[0], summarize([value for _, value, _ in scores])
+        interval = "no interval from fewer than three"
+        if not math.isnan(summary.half_width):
+            interval = f"95 % t-interval ± {summary.half_width:.2f}"
+        others = f" and {diverged} that diverged" if diverged else ""
+        lines.append(
+            f"{_setting_name(own[0])}, {len(scores)} seeds{others}: {metric} {summary.mean:.2f}{unit},"
+            f" standard deviation {summary.deviation:.2f}, {interval}"
+        )
+    return ["", *lines] if lines else []
 
 
 def _left(state: State) -> str:

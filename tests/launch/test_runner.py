@@ -5,17 +5,16 @@ import threading
 
 import pytest
 
-from lra.sweep import local
-from lra.sweep.choice import unfinished
-from lra.sweep.cluster import Batch
-from lra.sweep.jobs import Job, write_jobs
-from lra.sweep.local import Queue, environments
-from lra.sweep.log import open_log, write_exit_code
-from lra.sweep.status import log_of, state_of, table
+from launch import runner
+from launch.cluster import Batch
+from launch.jobs import Job, unfinished, write_jobs
+from launch.log import open_log, write_exit_code
+from launch.runner import Queue, environments
+from launch.status import log_of, state_of, table
 from tests.helpers import files_of_at_most
 from tests.programs import ROOT
 
-STUB = ROOT / "tests" / "lra" / "sweep" / "stub.py"
+STUB = ROOT / "tests" / "launch" / "stub.py"
 
 
 def job(folder, name, *flags, config="listops"):
@@ -36,7 +35,7 @@ def test_one_failure_of_any_kind_does_not_stop_the_rest_and_is_retried(tmp_path,
     jobs = [job(tmp_path, act.replace(" ", "-") or "plain", f"--act={act}") for act in acts]
     jobs.append(Job(("no-such-program", "--config=x", f"--workdir={tmp_path}/missing")))
     with files_of_at_most(5000):
-        assert Queue(tmp_path, jobs, 2).run(jobs) == 1
+        assert Queue(tmp_path, jobs, [{}] * 2).run(jobs) == 1
     said = capfd.readouterr().out
     assert "plain: done test accuracy 41.00 %" in said
     assert "kill: failed: killed by SIGKILL; the last line of its log: step 3/10: loss 2" in said
@@ -55,7 +54,7 @@ def test_one_failure_of_any_kind_does_not_stop_the_rest_and_is_retried(tmp_path,
     log_of(tmp_path, jobs[3]).unlink()  # makes space
     todo = unfinished(jobs)
     assert todo == [*jobs[1:4], jobs[5]]
-    assert Queue(tmp_path, jobs[:5], 3).run(todo[:3]) == 0
+    assert Queue(tmp_path, jobs[:5], [{}] * 3).run(todo[:3]) == 0
     assert [starts(own) for own in jobs[:5]] == [1, 2, 2, 2, 1]
     assert table(tmp_path, jobs[:5])[1] == 0
 
@@ -66,7 +65,7 @@ def test_an_unreadable_result_does_not_stop_the_rest(tmp_path, capfd):
     (waiting.folder / "result.json").write_text("{")
     garbled = job(tmp_path, "garbled", "--act=garble", "--notest")
     jobs = [garbled, waiting, job(tmp_path, "plain")]
-    assert Queue(tmp_path, jobs, 1).run(jobs) == 1
+    assert Queue(tmp_path, jobs, [{}]).run(jobs) == 1
     said = capfd.readouterr().out
     for own in jobs[:2]:
         assert f"{own.name}: failed: {own.folder}/result.json cannot be read as JSON" in said
@@ -84,15 +83,18 @@ def test_the_best_setting_is_tested_by_the_queue(tmp_path):
         for rate, valid in ((1, 0.3), (2, 0.5))
         for seed in range(2)
     ]
-    assert Queue(tmp_path, jobs, 4).run(jobs) == 0
+    assert Queue(tmp_path, jobs, [{}] * 4).run(jobs) == 0
     assert [starts(own) for own in jobs] == [1, 1, 2, 2]
     assert ["test_accuracy" in own.result for own in jobs] == [False, False, True, True]
     assert unfinished(jobs) == []
-    (jobs[3].folder / "result.json").write_text('{"valid_accuracy": 0.5}')  # killed before its test
+    (jobs[3].folder / "result.json").write_text(
+        '{"valid_accuracy": 0.5, "state": "validated"}'
+    )  # killed before its test
     text, code = table(tmp_path, jobs)
     assert code == 3
     assert (
-        "rate2-seed1  waiting   validation 50.00 %; chosen, the test set is not evaluated" in text
+        "rate2-seed1  waiting   validation accuracy 50.00 %; chosen, the test set is not evaluated"
+        in text
     )
 
 
@@ -104,7 +106,7 @@ def test_status_of_a_candidate_that_failed_and_was_finished_by_hand(tmp_path):
             write_exit_code(log, 1)
     text, code = table(tmp_path, [low, high])
     assert code == 1
-    assert "low   done      validation 30.00 %" in text
+    assert "low   done      validation accuracy 30.00 %" in text
     assert "high  failed    exit code 1" in text  # chosen: its test set is to be evaluated
 
 
@@ -125,7 +127,7 @@ def test_candidates_may_be_finished_by_another_process(tmp_path):
 
     timer = threading.Timer(0.3, end)
     timer.start()
-    assert Queue(tmp_path, [low, high], 1).run([low]) == 0
+    assert Queue(tmp_path, [low, high], [{}]).run([low]) == 0
     timer.join()
     assert ["test_accuracy" in own.result for own in (low, high)] == [False, True]
 
@@ -136,7 +138,7 @@ def test_values_that_another_sweep_adds_take_part_in_the_choice(tmp_path):
     )
     for own, accuracy in ((low, 0.3), (high, 0.5)):
         finish(own, accuracy)
-    queue = Queue(tmp_path, [low, high], 1)
+    queue = Queue(tmp_path, [low, high], [{}])
     write_jobs(tmp_path, [low, high, added])
     assert queue.run([]) == 0  # the choice waits for the other sweep
     assert not any("test_accuracy" in own.result for own in (low, high))
@@ -152,6 +154,45 @@ def test_a_requeued_batch_evaluates_the_choice_of_finished_candidates(tmp_path):
     write_jobs(tmp_path, jobs)
     assert Batch(tmp_path, 1)(jobs) == 0
     assert ["test_accuracy" in own.result for own in jobs] == [False, True]
+
+
+def test_the_table_has_the_mean_over_seeds(tmp_path):
+    jobs = [job(tmp_path, f"one-seed{seed}", f"--config.train.seed={seed}") for seed in range(4)]
+    for own, accuracy in zip(jobs, (0.3, 0.4, 0.5), strict=False):
+        own.folder.mkdir()
+        result = {"valid_accuracy": 0.1, "test_accuracy": accuracy}
+        (own.folder / "result.json").write_text(json.dumps(result))
+    jobs[3].folder.mkdir()
+    (jobs[3].folder / "result.json").write_text('{"state": "diverged", "step": 3}')
+    assert (
+        "one, 3 seeds and 1 that diverged: test accuracy 40.00 %, standard deviation 10.00, 95 %"
+        in (table(tmp_path, jobs)[0])
+    )
+    assert "40.00" not in table(tmp_path, jobs[::3])[0]  # one seed has no statistics
+
+
+def test_a_search_names_the_first_of_equals_by_the_metric_that_selects_checkpoints(
+    tmp_path, capsys
+):
+    jobs = [job(tmp_path, f"batch{batch}-seed0", f"--batch={batch}") for batch in (8, 16, 32)]
+    for own, f1 in zip(jobs, (0.7, 0.8, 0.8), strict=True):
+        own.folder.mkdir()
+        result = {"valid": {"f1": f1, "accuracy": 0.5}, "test": {"f1": 1 - f1}}
+        (own.folder / "result.json").write_text(json.dumps(result))
+    assert runner.run_all(tmp_path, jobs, [{}], "run_glue.py", chooses=True) == 0
+    said = capsys.readouterr().out
+    assert "batch8-seed0   done      validation f1 70.00 %" in said
+    assert said.endswith("best by validation: batch16\n")
+    assert "best" not in table(tmp_path, jobs)[0]
+
+
+def test_the_output_of_a_single_worker_is_printed(tmp_path, capfd):
+    one = job(tmp_path, "one", "--act=kill")
+    for _ in range(2):
+        Queue(tmp_path, [one], [{}]).run([one])
+    said = capfd.readouterr().out
+    assert "one: started\nstep 3/10: loss 2\none: failed: killed by SIGKILL" in said
+    assert said.count("\nstep 3/10: loss 2\n") == 1
 
 
 def test_status_of_a_running_job_has_its_step_and_time_left(tmp_path):
@@ -216,8 +257,8 @@ def test_every_worker_has_an_accelerator(monkeypatch, variables, workers, expect
 def test_workers_share_the_cores(monkeypatch, tmp_path):
     assert environments(2) == [{}, {}]  # NPROC is set for the tests
     monkeypatch.delenv("NPROC")
-    monkeypatch.setattr(local.os, "sched_getaffinity", lambda pid: range(7))
+    monkeypatch.setattr(runner.os, "sched_getaffinity", lambda pid: range(7))
     assert [own["NPROC"] for own in environments(3)] == ["2", "2", "2"]
     own = job(tmp_path, "plain")
-    Queue(tmp_path, [own], 3).run([own])
+    Queue(tmp_path, [own], environments(3)).run([own])
     assert (own.folder / "starts").read_text().startswith("2 ")

@@ -8,15 +8,14 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from command import message_of
-from lra.sweep.choice import due_tests
-from lra.sweep.jobs import Job, is_diverged, read_jobs
-from lra.sweep.log import STOPPED, failure, open_log, write_exit_code
-from lra.sweep.status import log_of, state_of
+from launch.jobs import Job, due_tests, is_diverged, read_jobs, unfinished
+from launch.log import STOPPED, failure, open_log, write_exit_code
+from launch.status import best_of, log_of, state_of, table
 
 POLL_SECONDS = 0.1
 
@@ -28,18 +27,21 @@ class _Running(NamedTuple):
 
 
 class Queue:
-    """Runs jobs of the sweep in `folder`, at most `workers` at once.
+    """Runs the `jobs` of `folder`: one at a time in each of the `workers`, which are environment variables.
 
-    The first SIGTERM or Ctrl-C is forwarded to all runs, which save and end; the second kills them.
+    A single worker's output is also printed. The first SIGTERM or Ctrl-C is forwarded to all runs, which save
+    and end; the second kills them.
     """
 
-    def __init__(self, folder: Path, jobs: Sequence[Job], workers: int) -> None:
-        self._folder, self._jobs = folder, jobs
-        self._environments = environments(workers)
+    def __init__(
+        self, folder: Path, jobs: Sequence[Job], workers: Sequence[Mapping[str, str]]
+    ) -> None:
+        self._folder, self._jobs, self._workers = folder, jobs, workers
         self._running: dict[int, _Running] = {}  # by worker
         self._all_done = True
         self._untested: set[str] = set()  # configs with an unreadable result
         self._signals: list[int] = []
+        self._printed = 0  # bytes of the single worker's log
 
     def run(self, todo: Sequence[Job]) -> int:
         """Runs the jobs, then `due_tests`; a failure does not stop the others.
@@ -54,10 +56,11 @@ class Queue:
         try:
             while self._running or (waiting and not self._signals):
                 num_waiting = len(waiting)
-                for worker in range(len(self._environments)):
+                for worker in range(len(self._workers)):
                     if worker not in self._running and not self._signals:
                         self._start_next(worker, waiting)
                 time.sleep(POLL_SECONDS)
+                self._print_output()
                 # A job that does not wait any more was started here or finished by another process.
                 if self._collect() or len(waiting) < num_waiting:
                     new = [job for job in self._due_tests() if job not in known]
@@ -121,9 +124,10 @@ class Queue:
     def _launch(self, worker: int, job: Job, log: IO[bytes]) -> subprocess.Popen[bytes]:
         program, *arguments = job.command
         _say(job, "started")
+        self._printed = log.tell()
         return subprocess.Popen(
             [sys.executable if program == "python" else program, *arguments],
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environments[worker]},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **self._workers[worker]},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -134,8 +138,9 @@ class Queue:
         """Records the runs that have ended; returns True if there are any."""
         ended = [(worker, r) for worker, r in self._running.items() if r.process.poll() is not None]
         for worker, (job, process, log) in ended:
-            del self._running[worker]
             code, error = process.returncode, None
+            self._print_output(is_end=True)
+            del self._running[worker]
             try:
                 write_exit_code(log, code)
             except OSError as full:
@@ -154,6 +159,20 @@ class Queue:
                 self._end(job, f"failed: {message_of(unreadable)}")
         return bool(ended)
 
+    def _print_output(self, *, is_end: bool = False) -> None:
+        """Prints the new whole lines of the single worker's log, or at its end all that is new."""
+        if len(self._workers) > 1:
+            return
+        for running in self._running.values():
+            with Path(running.log.name).open("rb") as log:
+                log.seek(self._printed)
+                new = log.read()
+            if not is_end:
+                new = new[: new.rfind(b"\n") + 1]
+            self._printed += len(new)
+            if new:
+                _print(new.decode(errors="replace").removesuffix("\n"))
+
     def _end(self, job: Job, text: str) -> None:
         self._all_done = False
         _say(job, text)
@@ -169,6 +188,28 @@ def _say(job: Job, text: str) -> None:
 def _print(text: str) -> None:
     with contextlib.suppress(OSError):  # the output is closed, or on a full disk
         print(text, flush=True)
+
+
+def run_all(
+    folder: Path,
+    jobs: Sequence[Job],
+    workers: Sequence[Mapping[str, str]],
+    program: str,
+    *,
+    chooses: bool = False,
+) -> int:
+    """Runs what is unfinished in `folder`, prints the table of all jobs, and returns the exit code.
+
+    The exit code is that of `Queue.run`; `program` is named in messages. With `chooses`, the setting that is
+    best on the validation set is named, though all runs evaluate the test set.
+    """
+    todo = unfinished(jobs)
+    code = Queue(folder, jobs, workers).run(todo) if todo else 0
+    if code > 128:
+        print(f"{program}: stopped; the same command resumes", file=sys.stderr)
+    else:
+        _print("\n".join([table(folder, jobs)[0], *(best_of(jobs) if chooses else [])]))
+    return code
 
 
 def environments(workers: int) -> list[dict[str, str]]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lra.sweep.jobs import Job, read_jobs
-from lra.sweep.local import Queue
+from launch.jobs import Job, read_jobs
+from launch.runner import Queue, environments
 from nystromformer_jax.durable import read_json, write_json
 
 DEFAULTS = {"name": "sweep", "timeout_min": 24 * 60}
@@ -23,7 +23,7 @@ class Batch:
 
     def __call__(self, jobs: Sequence[Job]) -> int:
         """Runs the jobs that are not finished; returns the exit code of `Queue.run`."""
-        self._queue = Queue(self.folder, read_jobs(self.folder), self.workers)
+        self._queue = Queue(self.folder, read_jobs(self.folder), environments(self.workers))
         return self._queue.run(jobs)
 
     def checkpoint(self, jobs: Sequence[Job]) -> Any:
