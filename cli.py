@@ -30,7 +30,7 @@ except ModuleNotFoundError as error:
 
 from command import ends_on_sigterm, flushed_stdout, message_of
 from launch import huge_pages
-from nystromformer_jax.durable import read_json
+from nystromformer_jax.durable import read_config as read_config_of
 from nystromformer_jax.spelling import nearest, split_commas
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -263,7 +263,7 @@ def config_of_run(folder: Path) -> dict[str, Any]:
             f"--mode={flags.FLAGS.mode} needs a finished run, and {file} does not exist: pass the run's"
             " --workdir."
         )
-    own = read_json(file)
+    own = read_config_of(folder)
     given = flags.FLAGS["config"].value
     if given is None:
         return own

@@ -15,6 +15,9 @@ DISK_FAILED = frozenset({errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, err
 # Errors of a full disk or a read-only folder.
 CANNOT_WRITE = DISK_FAILED - {errno.EIO} | {errno.EACCES, errno.EPERM}
 
+# What `config.json` records of a run besides its config and texts, and the files of version 0.2.0.
+RECORDS = {"environment": "environment.json", "hashes": "data.json"}
+
 
 def write_files(files: Mapping[Path, Callable[[Path], object]]) -> None:
     """Calls each file's function with a temporary path; renames the files after all are synced to disk.
@@ -59,6 +62,21 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{path} must contain a JSON object, not a {type(found).__name__}.")
     return found
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Reads the `config.json` of a run, with `RECORDS`, which version 0.2.0 wrote to files of their own."""
+    record = read_json(folder / "config.json")
+    for name, file in RECORDS.items():
+        if name not in record and (folder / file).is_file():
+            record[name] = read_json(folder / file)
+    return record
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Reads the config of a run, with the texts that say how it was started, but without `RECORDS`."""
+    config = read_json(folder / "config.json")
+    return {name: value for name, value in config.items() if name not in RECORDS}
 
 
 def sha256_of(path: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from nystromformer_jax.durable import read_json
+from nystromformer_jax.durable import read_json, read_record
 from reporting.records import RECORDED, setting_of
 from reporting.statistics import summarize
 
@@ -180,12 +180,9 @@ def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
     file = folder / "config.json"
     if not {"data", "train"} <= read_json(file).keys():  # of another program
         return None
-    config, result, environment, data = (
-        read_json(path) if path.is_file() else {}
-        for path in (
-            folder / f"{name}.json" for name in ("config", "result", "environment", "data")
-        )
-    )
+    config, file_of_result = read_record(folder), folder / "result.json"
+    result = read_json(file_of_result) if file_of_result.is_file() else {}
+    environment, hashes = config.pop("environment", {}), config.pop("hashes", {})
     kind = str(result.get("kind", "")) if "init" in config else "lra"
     if kind not in kinds or (kind == "lra" and not (folder / "metrics.jsonl").is_file()):
         return None
@@ -195,8 +192,8 @@ def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
     check_numbers(file, config["train"], "seed")
     metrics, speed = (read_metrics(folder / f"{name}.jsonl") for name in ("metrics", "speed"))
     state = _state(folder / "result.json", result)
-    environment |= {key: value for key, value in result.items() if value is not None}
-    sha256 = str(environment.get("data_sha256") or data.get("sha256") or "")
+    environment = environment | {key: value for key, value in result.items() if value is not None}
+    sha256 = str(environment.get("data_sha256") or hashes.get("sha256") or "")
     settings = setting_of(config) | {"data.sha256": sha256}
     if kind != "lra":  # what a checkpoint of unknown size and weights brings
         settings |= {f"init.{key}": result.get(key) for key in ("parameters", "init_sha256")}

@@ -167,9 +167,8 @@ def evaluated(in_repository, monkeypatch, tmp_path):
         "valid_accuracy": 0.35,
         "best_step": 4,
     }
-    training.write_json(folder / "config.json", config)
+    training.write_json(folder / "config.json", {**config, "hashes": {"sha256": "da7a"}})
     training.write_json(folder / "result.json", result)
-    training.write_json(folder / "data.json", {"sha256": "da7a"})
 
     def load(config):
         seen["loads"] += 1

@@ -131,7 +131,7 @@ def test_other_errors_of_a_device_are_unchanged():
 
 
 def test_workdir_may_start_with_a_tilde_and_end_with_a_slash(called, monkeypatch, tmp_path):
-    call, trainer, name = called
+    call, trainer, _ = called
     monkeypatch.setattr(trainer, "prepare", lambda config: types.SimpleNamespace(config={}))
     nowhere = call("--mode=eval", "--workdir=~/nowhere/")
     assert nowhere.code == 2

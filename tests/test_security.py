@@ -101,7 +101,7 @@ def test_a_run_writes_no_environment_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("SOME_TOKEN", secret)
     tiny.train(tmp_path)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert {"config.json", "environment.json", "metrics.jsonl"} <= {path.name for path in files}
+    assert {"config.json", "metrics.jsonl"} <= {path.name for path in files}
     assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 

@@ -16,7 +16,7 @@ from language.initial import read_params
 from language.tasks.sequences import SequenceTask
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import training
-from nystromformer_jax.durable import read_json, write_bytes
+from nystromformer_jax.durable import read_config, write_bytes
 from nystromformer_jax.export import export_model
 
 
@@ -38,7 +38,7 @@ def open_trained(folder: Path) -> Trained:
     """
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} has no config.json: pass the folder of a finished run.")
-    config = read_json(folder / "config.json")
+    config = read_config(folder)
     if not {"data", "train"} <= config.keys():
         raise ValueError(
             f"{folder / 'config.json'} is not the config of a run: pass the folder of a finished run, not"

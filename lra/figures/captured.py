@@ -17,7 +17,7 @@ from lra import data, train
 from lra.models import Model
 from nystromformer_jax import GatedEmaBlock, MultiHeadAttention
 from nystromformer_jax.cores import core_class
-from nystromformer_jax.durable import read_json
+from nystromformer_jax.durable import read_config, read_json, read_record
 from nystromformer_jax.modules import projections
 from nystromformer_jax.training import config_sha256, describe_environment, load_params
 from nystromformer_jax.training.integrity import saved_steps
@@ -162,7 +162,7 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int | None = None) ->
         raise FileNotFoundError(
             f"{folder} is not a run (no config.json): pass the folder given by --workdir."
         )
-    config = read_json(folder / "config.json")
+    config = read_config(folder)
     if "init" in config:
         raise ValueError(f"{folder} is a run of a language model: pass a run of run_lra.py.")
     run = train.prepare(_portable_config(config))
@@ -222,13 +222,12 @@ def _load(checkpoints: Path, step: int, run: train.Run) -> Any:
 
 
 def _require_data(folder: Path, sha256: str) -> None:
-    file = folder / "data.json"
-    recorded = read_json(file) if file.is_file() else {"sha256": sha256}
+    recorded = read_record(folder).get("hashes", {"sha256": sha256})
     trained_on = recorded.get("sha256")
     if not isinstance(trained_on, str) or CHANGED in recorded:
         raise ValueError(
-            f"{file} has no valid hash of the data: they changed during training, or the file is corrupt."
-            " Pass another run."
+            f"{folder / 'config.json'} has no valid hash of the data: they changed during training, or the"
+            " file is corrupt. Pass another run."
         )
     if trained_on != sha256:
         raise ValueError(

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union
 
+from nystromformer_jax.durable import RECORDS
 from nystromformer_jax.spelling import nearest
 
 Section = TypeVar("Section")
@@ -300,9 +301,8 @@ def read_sections(
         for name, section in config.items()
     }
     for name, section in config.items():
-        if name not in known and not isinstance(
-            section, str
-        ):  # a text records how the run was started
+        is_record = name in RECORDS or isinstance(section, str)  # texts say how the run was started
+        if name not in known and not is_record:
             raise ValueError(f"{name}: no such section{nearest(name, known)}")
     for name in known:
         if name not in config:

@@ -1,6 +1,8 @@
 """The run folder: locked by one process, for one config and one result.
 
-config.json  data.json  environment.json  metrics.jsonl  speed.jsonl  events/  checkpoints/  result.json
+config.json  metrics.jsonl  speed.jsonl  events/  checkpoints/  result.json
+
+`config.json` has the sections of the config, the environment of the first start, and the hashes of the data.
 """
 
 import contextlib
@@ -13,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nystromformer_jax.durable import read_json, write_json
+from nystromformer_jax.durable import read_json, read_record, write_json
 from nystromformer_jax.training.environment import describe_environment
 from nystromformer_jax.training.errors import (
     ConfigDiffers,
@@ -30,7 +32,7 @@ from nystromformer_jax.training.integrity import saved_steps
 # fine-tuning keeps eval.tune_threshold.
 IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "train")
 PATHS = ("data.dir",)
-CHANGED = "changed_under_the_run"  # in data.json
+CHANGED = "changed_under_the_run"  # among the hashes
 DIVERGED = "diverged"  # value of "state" in `result.json` if the loss was not finite
 # The first changes results only by rounding. Runs of version 0.2.0 have the second.
 NOT_COMPARED = ("train.remat", "train.cpu_accumulation")
@@ -97,15 +99,16 @@ class Workdir:
             self._lock = _lock(self.path)
         config_file = self.path / "config.json"
         self._is_new = not config_file.exists()
+        self.environment = describe_environment(config)
         if not self._is_new:
-            recorded = read_json(config_file)
+            recorded = read_record(self.path)
             _require_same_config(self.path, recorded, config, paths)
             self._config = _merge_configs(recorded, config, paths)
+            if self._writes:
+                self._warn_of_changes(recorded.get("environment", {}))
         elif self._writes:
-            write_json(config_file, config)
-        self.environment = (
-            describe_environment(config) if self._read_only else self._check_environment(config)
-        )
+            self._config = {**config, "environment": self.environment}
+            write_json(config_file, self._config)
         result_file = self.path / "result.json"
         result: dict[str, Any] | None = read_json(result_file) if result_file.exists() else None
         diverged = result is not None and result.get("state") == DIVERGED
@@ -120,8 +123,7 @@ class Workdir:
         invalid = kind is not None and issubclass(kind, (ValueError, OSError, ImportError))
         if self._writes and self._is_new and invalid and not self._has_begun:
             with contextlib.suppress(OSError):  # the folder may be the cause of the error
-                for name in ("config.json", "data.json", "environment.json"):
-                    (self.path / name).unlink(missing_ok=True)
+                (self.path / "config.json").unlink(missing_ok=True)
         if self._lock is not None:
             os.close(self._lock)  # releases the lock
 
@@ -159,13 +161,14 @@ class Workdir:
         with sync_errors():
             if not self._writes or self.result is not None or self.divergence is not None:
                 return
-            file = self.path / "config.json"
-            if read_json(file) != self._config:
+            recorded = read_record(self.path)
+            updated = {**self._config, "hashes": recorded["hashes"]}
+            if recorded != updated:
                 with writing_to(self.path):
-                    write_json(file, self._config)
+                    write_json(self.path / "config.json", updated)
 
     def require_same(self, name: str, value: str, what: str) -> None:
-        """Records `value` as `name` in `data.json` for a new run; compares it when a run resumes.
+        """Records `value` as the hash `name` of a new run; compares it when a run resumes.
 
         Raises:
           ConfigDiffers: Another value is recorded; `what` is the noun of the message, such as "data".
@@ -180,14 +183,14 @@ class Workdir:
                 )
 
     def record(self, name: str, make: Callable[[], str]) -> str:
-        """Returns the value `name` in `data.json`, or `make()`, which is recorded for a new run."""
+        """Returns the recorded hash `name`, or `make()`, which is recorded for a new run."""
 
         def write() -> None:
             if self._recorded(name) is not None:
                 return
             if not self._writes:  # the primary process has written it
-                raise _not_shared(self.path / "data.json")
-            write_json(self.path / "data.json", {**self._read_data(), name: make()})
+                raise _not_shared(self.path / "config.json")
+            self._write_hash(name, make())
 
         if not self._read_only:
             self._primary_first(write)
@@ -195,15 +198,15 @@ class Workdir:
         return make() if recorded is None else recorded
 
     def _recorded(self, name: str) -> str | None:
-        """Returns the value `name` in `data.json`, or None if there is none."""
-        found = self._read_data().get(name)
+        """Returns the hash `name` in `config.json`, or None if there is none."""
+        has_record = (self.path / "config.json").exists()
+        found = read_record(self.path).get("hashes", {}).get(name) if has_record else None
         return None if found is None else str(found)
 
-    def _read_data(self) -> dict[str, Any]:
-        """Returns the content of `data.json`; empty if it is missing."""
-        file = self.path / "data.json"
-        content: dict[str, Any] = read_json(file) if file.exists() else {}
-        return content
+    def _write_hash(self, name: str, value: object) -> None:
+        record = read_record(self.path)
+        hashes = {**record.get("hashes", {}), name: value}
+        write_json(self.path / "config.json", {**record, "hashes": hashes})
 
     def _primary_first(self, act: Callable[[], None]) -> None:
         """Calls `act` in the primary process, which may write, then in all others, which only read."""
@@ -254,7 +257,7 @@ class Workdir:
             except ValueError as error:
                 # It is unknown which data each step read, so no checkpoint can be used.
                 with writing_to(self.path):
-                    write_json(self.path / "data.json", {**self._read_data(), CHANGED: True})
+                    self._write_hash(CHANGED, True)
                 raise ConfigDiffers(
                     f"The data of {self.path} changed during the run, so it has no result:"
                     f" {error} Then train again in another --workdir."
@@ -283,20 +286,15 @@ class Workdir:
                 with writing_to(self.path):
                     write_json(self.path / "result.json", result)
 
-    def _check_environment(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Records the environment of a new run; warns if a resumed run may have other numbers."""
-        now, file = describe_environment(config), self.path / "environment.json"
-        if not file.exists():
-            if self._writes:
-                write_json(file, now)
-            return now
-        then = _flat(read_json(file))
+    def _warn_of_changes(self, environment: Mapping[str, Any]) -> None:
+        """Warns if the numbers may differ from those of the `environment` in which the run was started."""
+        then = _flat(environment)
         changes = [
             f"{key} was {then.get(key)!r}, is {value!r}"
-            for key, value in _flat(now).items()
+            for key, value in _flat(self.environment).items()
             if then.get(key, value) != value  # runs of earlier versions lack some keys
         ]
-        if changes and self._writes:
+        if changes:
             logging.getLogger(__name__).warning(
                 "%s was started in another environment, so its numbers may differ%s: %s.",
                 self.path,
@@ -305,7 +303,6 @@ class Workdir:
                 else " in their last bits",
                 "; ".join(changes),
             )
-        return now
 
 
 def check_folder(

@@ -47,7 +47,7 @@ def test_run_has_no_result_if_its_data_change(changed, tmp_path):
     assert "another --workdir" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "run/result.json").exists()
-    recorded = json.loads((tmp_path / "run/data.json").read_text())
+    recorded = json.loads((tmp_path / "run/config.json").read_text())["hashes"]
     assert recorded["sha256"] == task.sha256  # the report still knows the group of the run
     with pytest.raises(ValueError, match=r"test_labels\.npy was modified"):
         data.load(prepared.data)

@@ -14,7 +14,7 @@ import pytest
 
 from lra import data, train
 from lra.data import Padding
-from nystromformer_jax.durable import write_json
+from nystromformer_jax.durable import read_record, write_json
 from nystromformer_jax.training import ConfigDiffers, Workdir, config_sha256, loop
 from tests.helpers import REFERENCE, assert_close
 
@@ -346,7 +346,8 @@ def test_a_run_reads_its_curriculum_first_and_checks_its_files(tmp_path, monkeyp
                 task.open_curriculum()[0].batch(rows, padding)["inputs"],
             )
             given["check_data"]()
-            write_json(workdir.path / "data.json", {"curriculum_sha256": "0" * 64})
+            record = read_record(workdir.path) | {"hashes": {"curriculum_sha256": "0" * 64}}
+            write_json(workdir.path / "config.json", record)
             with pytest.raises(
                 ConfigDiffers, match=r"different curriculum: curriculum_sha256 was 0{12}…, is now"
             ):

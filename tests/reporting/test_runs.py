@@ -93,7 +93,6 @@ def test_files_of_other_programs_are_ignored(tmp_path):
     write_run(tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "config.json").write_text('{"model_type": "bert"}')
-    (tmp_path / "b" / "data.json").write_text("[")
     assert list(read(tmp_path)["name"]) == ["a"]
 
 

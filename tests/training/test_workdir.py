@@ -165,7 +165,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["file.json"]
 
 
-@pytest.mark.parametrize("name", ["environment.json", "data.json", "result.json"])
+@pytest.mark.parametrize("name", ["config.json", "result.json"])
 def test_rejects_json_that_is_not_an_object(tmp_path, name):
     with Workdir(tmp_path, CONFIG) as run:
         run.require_data("1" * 64)
@@ -304,7 +304,7 @@ def test_a_folder_that_hosts_do_not_share_is_an_error(tmp_path, monkeypatch, act
     with (
         Workdir(tmp_path / "local", CONFIG) as run,
         pytest.raises(
-            ValueError, match=r"data\.json was written by the first process .* all hosts share"
+            ValueError, match=r"config\.json was written by the first process .* all hosts share"
         ),
     ):
         act(run)

@@ -159,19 +159,22 @@ def test_listops_tokens_have_names(tmp_path):
 def test_rejects_data_other_than_those_of_the_run(tmp_path):
     folder = write_run(tmp_path / "run", small_config(), bind_data=True)
     assert open_run(folder, max_len=100).step == BEST
-    recorded = json.loads((folder / "data.json").read_text())
-    (folder / "data.json").write_text(json.dumps({"sha256": "0" * 64}))
+    file = folder / "config.json"
+    record = json.loads(file.read_text())
+
+    def write_hashes(**hashes):
+        file.write_text(json.dumps({**record, "hashes": hashes}))
+
+    write_hashes(sha256="0" * 64)
     with pytest.raises(ValueError, match="on other data"):
         open_run(folder, max_len=100)
     for changed in (
         {},
         {"changed_under_the_run": True},
-        {**recorded, "changed_under_the_run": True},
+        {**record["hashes"], "changed_under_the_run": True},
     ):
-        (folder / "data.json").write_text(json.dumps(changed))
-        with pytest.raises(
-            ValueError, match=r"data.json has no valid hash of the data: they changed"
-        ):
+        write_hashes(**changed)
+        with pytest.raises(ValueError, match=r"config.json has no valid hash of the data: they"):
             open_run(folder, max_len=100)
 
 
