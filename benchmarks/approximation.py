@@ -32,7 +32,7 @@ from nystromformer_jax.approximation import ApproximationErrors, approximation_e
 from nystromformer_jax.durable import read_json
 from nystromformer_jax.training import config_sha256, describe_environment, write_json
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import Selection
+from nystromformer_jax.values import Selection
 from reporting.tables import NOTHING
 from reporting.tables import markdown as markdown_table
 from reporting.writer import path_argument

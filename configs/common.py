@@ -1,9 +1,7 @@
 """Base of all LRA configs, and parser of the argument after the colon: `:nystrom,num_landmarks=128`.
 
-Default values come from the dataclasses in `training/config.py`. Those of the sections data and model are
-listed in `base`, because configs may not import `lra`; a test compares them with `DataConfig` and
-`ModelConfig`. A config file calls `base`, sets the values of its task, and calls `finish`, which applies the
-recipe or the quirks.
+Default values come from the dataclasses of the sections. A config file calls `base`, sets the values of its
+task, and calls `finish`, which applies the recipe or the quirks.
 """
 
 import ast
@@ -14,6 +12,8 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from configs import fast, official, open_track
+from lra.config import ModelConfig
+from lra.data import DataConfig
 from nystromformer_jax.plugins import is_plugin
 from nystromformer_jax.spelling import nearest, split_commas
 from nystromformer_jax.training.config import SECTIONS
@@ -118,11 +118,11 @@ def core_arguments(text: str) -> dict[str, Any]:
     return {"name": name, **{option: value_of(value) for option, value in options.items()}}
 
 
-def defaults(section: str) -> dict[str, Any]:
-    """Returns the default values of a section of the training config."""
+def defaults(schema: type) -> dict[str, Any]:
+    """Returns the default values of the dataclass of a section; they are written there only."""
     return {
         field.name: field.default
-        for field in dataclasses.fields(SECTIONS[section])
+        for field in dataclasses.fields(schema)
         if field.default is not dataclasses.MISSING
     }
 
@@ -140,41 +140,10 @@ def base(argument: str) -> ConfigDict:
     """
     config = ConfigDict(
         {
-            "data": {
-                "source": "auto",
-                "dir": "",
-                "examples": 0,
-                "padded_len": 0,
-                "pad_to_multiple_of": 0,
-                "zero_is_padding": False,
-                "curriculum": 0,
-                "seed": 0,
-                "workers": 0,
-            },
-            "model": {
-                "num_layers": 2,
-                "embed_dim": 64,
-                "num_heads": 2,
-                "head_dim": 32,
-                "mlp_dim": 128,
-                "dropout_rate": 0.1,
-                "stem": (),
-                "stem_dilations": (),
-                "block": "transformer",
-                "ema_states": 16,
-                "ema_normalization": "mean",
-                "positions": "learned",
-                "pooling": "mean",
-                "pair_features": "products",
-                "activation": "gelu",
-                "layer_norm_epsilon": 1e-5,
-                "attention_bias": True,
-                "initialization": "lecun",
-                "token_init": "normal",
-                "dtype": "float32",
-            },
+            "data": defaults(DataConfig),
+            "model": defaults(ModelConfig),
             "attention": _parse(argument).attention,
-            **{section: defaults(section) for section in SECTIONS},
+            **{section: defaults(schema) for section, schema in SECTIONS.items()},
         }
     )
     config.optimizer.learning_rate = 1e-4

@@ -17,7 +17,8 @@ where BERT starts a window every 128 tokens.
 from ml_collections import ConfigDict
 
 from configs import language
-from configs.common import parse
+from configs.common import defaults, parse
+from language.files import FilesConfig
 from nystromformer_jax.spelling import nearest
 
 MAX_LEN = {
@@ -34,25 +35,7 @@ def get_config(argument: str = "classification") -> ConfigDict:
     kind, options = parse(argument)
     if kind not in MAX_LEN:
         raise ValueError(f"Unknown kind {kind!r}{nearest(kind, MAX_LEN)}")
-    data = {
-        "kind": kind,
-        "train_file": "",
-        "valid_file": "",
-        "test_file": "",
-        "text": "text",
-        "text_pair": "",
-        "label": "label",
-        "separator": "",
-        "labels": "",
-        "metric": "",
-        "valid_share": 0.1,
-        "max_len": MAX_LEN[kind],
-        "overlap": 0,
-        "examples": 0,
-        "truncation": "head",
-        "group_by_length": True,
-        "seed": 0,
-    }
+    data = {**defaults(FilesConfig), "kind": kind, "max_len": MAX_LEN[kind]}
     config = language.finetuning(data, options)
     if kind == "question_answering":
         config.data.overlap = min(128, config.data.max_len // 3)

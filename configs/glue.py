@@ -20,7 +20,8 @@ the attention is exact for examples of at most 64 tokens: all of SST-2 and CoLA,
 from ml_collections import ConfigDict
 
 from configs import language
-from configs.common import parse
+from configs.common import defaults, parse
+from language.glue import GlueConfig
 from nystromformer_jax.spelling import nearest
 
 # Maximum number of tokens per example; longer ones are truncated.
@@ -43,13 +44,5 @@ def get_config(argument: str = "sst2") -> ConfigDict:
     task, options = parse(argument)
     if task not in LENGTHS:
         raise ValueError(f"Unknown task {task!r}{nearest(task, LENGTHS)}")
-    data = {
-        "task": task,
-        "dir": "",
-        "max_len": LENGTHS[task],
-        "examples": 0,
-        "truncation": "head",
-        "group_by_length": False,
-        "seed": 0,
-    }
+    data = {**defaults(GlueConfig), "task": task, "max_len": LENGTHS[task]}
     return language.finetuning(data, options)

@@ -5,8 +5,16 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs.common import defaults, value_of
+from language.config import (
+    FinetuneEvalConfig,
+    FinetuneOptimizerConfig,
+    FinetuneTrainConfig,
+    InitConfig,
+)
 from nystromformer_jax.spelling import nearest
+from nystromformer_jax.training.config import LogConfig, MeshConfig
 
+MODEL = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "dtype": "float32"}
 # Fields of NystromformerConfig used by each attention, with their defaults.
 ATTENTIONS: dict[str, dict[str, Any]] = {
     "nystrom": {
@@ -65,10 +73,10 @@ def base() -> ConfigDict:
     """Returns the config sections shared by pretraining and fine-tuning."""
     return ConfigDict(
         {
-            "init": {"checkpoint": "", "from_scratch": False, "quirks": "none"},
-            "mesh": defaults("mesh"),
+            "init": defaults(InitConfig),
+            "mesh": defaults(MeshConfig),
             "checkpoint": {"every_steps": 1000},
-            "log": {**defaults("log"), "every_steps": 100},
+            "log": {**defaults(LogConfig), "every_steps": 100},
         }
     )
 
@@ -91,25 +99,14 @@ def finetuning(data: dict[str, Any], options: dict[str, str]) -> ConfigDict:
     """
     config = base()
     config.data = {**data, "max_len": max_len(options, data["max_len"])}
-    config.model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "dtype": "float32"}
+    config.model = dict(MODEL)
     config.attention = attention(options.pop("attention", ""), options, of_checkpoint=True)
     config.optimizer = {
+        **defaults(FinetuneOptimizerConfig),
         "learning_rate": 3e-5,
         "warmup_share": 0.05,
-        "weight_decay": 0.01,
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "eps": 1e-6,
-        "clip_norm": 0.0,
     }
-    config.train = {
-        "epochs": 4.0,
-        "total_steps": 0,
-        "batch_size": 32,
-        "seed": 0,
-        "accumulation": 0,
-        "remat": False,
-    }
-    config.eval = {"every_steps": 0, "max_examples": 0, "batch_size": 0, "tune_threshold": False}
+    config.train = {**defaults(FinetuneTrainConfig), "epochs": 4.0, "batch_size": 32}
+    config.eval = defaults(FinetuneEvalConfig)
     config.log.every_steps = 20
     return config

@@ -19,13 +19,14 @@ project does not download.
 folder of this project, or of BERT, RoBERTa or Nyströmformer; `,attention=nystrom` replaces its attention.
 """
 
-from typing import Any
-
 from ml_collections import ConfigDict
 
 from configs import language
 from configs.common import defaults, parse
+from language.config import ObjectiveConfig
+from language.corpus import CorpusConfig
 from nystromformer_jax.spelling import nearest
+from nystromformer_jax.training.config import EvalConfig, OptimizerConfig, TrainConfig
 
 # Source: BERT-base of Devlin et al. 2019, BERT-small of Turc et al. 2019.
 SIZES: dict[str, dict[str, int]] = {
@@ -36,7 +37,6 @@ SIZES: dict[str, dict[str, int]] = {
 }
 STEPS = {"demo": 3_000, "small": 100_000, "base": 500_000, "checkpoint": 100_000}
 WARMUP = {"demo": 300}
-MODEL: dict[str, Any] = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "dtype": "float32"}
 
 
 def get_config(argument: str = "small") -> ConfigDict:
@@ -54,31 +54,14 @@ def get_config(argument: str = "small") -> ConfigDict:
         elif max_len > 2048:
             options.setdefault("conv_kernel_size", "65")
     config = language.base()
-    config.data = {
-        "dir": "",
-        "source": "auto",
-        "documents": "auto",
-        "tokenizer": "",
-        "vocab_size": 8_192 if demo else 30_000,
-        "lowercase": True,
-        "max_len": max_len,
-        "short_rate": 0.1,
-        "held_out": 0.01,
-        "examples": 0,
-        "seed": 0,
-        "workers": 0,
-    }
-    config.objective = {
-        "mask_rate": 0.15,
-        "mask_share": 0.8,
-        "random_share": 0.1,
-        "whole_words": True,
-        "order_weight": 1.0,
-    }
-    config.model = {**MODEL, **SIZES[size]}
+    config.data = {**defaults(CorpusConfig), "dir": "", "max_len": max_len}
+    if demo:
+        config.data.vocab_size = 8_192
+    config.objective = defaults(ObjectiveConfig)
+    config.model = {**language.MODEL, **SIZES[size]}
     config.attention = language.attention(attention, options, of_checkpoint=size == "checkpoint")
     config.optimizer = {
-        **defaults("optimizer"),
+        **defaults(OptimizerConfig),
         "learning_rate": 1e-3 if demo else 1e-4,
         "schedule": "linear",
         "warmup_steps": WARMUP.get(size, 10_000),
@@ -86,13 +69,13 @@ def get_config(argument: str = "small") -> ConfigDict:
     }
     del config.optimizer.method  # only AdamW is supported
     config.train = {
-        **defaults("train"),
+        **defaults(TrainConfig),
         "total_steps": STEPS[size],
         "batch_size": 64 if demo else 256,
         "budget_steps": STEPS[size],
     }
     config.eval = {
-        **defaults("eval"),
+        **defaults(EvalConfig),
         "every_steps": 500 if demo else 5_000,
         "max_examples": 0 if demo else 50_000,
     }

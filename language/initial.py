@@ -6,12 +6,11 @@ import importlib.util
 import logging
 import math
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import flax.linen as nn
 
-from dataprep.cache import user_path
+from language.config import InitConfig
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig
 from nystromformer_jax.backbone import PRESETS, AttentionName
@@ -46,45 +45,6 @@ SPECIAL_IDS: Mapping[str, tuple[str, int | None]] = {
     "mask_token_id": ("mask_id", None),
     "unk_token_id": ("unk_id", None),
 }
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class InitConfig:
-    """The section "init": the source of the initial parameters."""
-
-    checkpoint: str = ""  # a folder for `nystromformer_jax.pretrained.from_pretrained`
-    from_scratch: bool = False  # use only sizes and tokenizer of the checkpoint
-    quirks: Literal["none", "hf"] = "none"  # "hf" treats padding as in Hugging Face's code
-
-    def __post_init__(self) -> None:
-        if self.from_scratch and not self.checkpoint:
-            raise ValueError(
-                "init.from_scratch: needs init.checkpoint for its sizes; set that, or leave"
-                " init.from_scratch at False."
-            )
-        if self.quirks != "none" and not self.checkpoint:
-            raise ValueError(
-                f"init.quirks={self.quirks}: needs init.checkpoint, because it changes how a checkpoint is"
-                " read; set that, or leave init.quirks at none."
-            )
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the checkpoint."""
-        return user_path(self.checkpoint)
-
-    @property
-    def reads_weights(self) -> bool:
-        """True if the run starts from the weights of the checkpoint."""
-        return bool(self.checkpoint) and not self.from_scratch
-
-    def weights_sha256(self) -> str:
-        """Returns the SHA-256 of the weight files that the run starts from; empty if there are none."""
-        paths = weight_files(self.folder) if self.reads_weights else []
-        digest = hashlib.sha256()
-        for path in paths:
-            digest.update(path.read_bytes())
-        return digest.hexdigest() if paths else ""
 
 
 def require_packages() -> None:
@@ -169,6 +129,15 @@ def read_params(
     return variables["params"]
 
 
+def weights_sha256(init: InitConfig) -> str:
+    """Returns the SHA-256 of the weight files that the run starts from; empty if there are none."""
+    paths = weight_files(init.folder) if init.reads_weights else []
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.read_bytes())
+    return digest.hexdigest() if paths else ""
+
+
 def record_weights(init: InitConfig, workdir: Workdir) -> str:
     """Returns the hash of the initial weights, recorded at the first start: the files may change later.
 
@@ -177,9 +146,9 @@ def record_weights(init: InitConfig, workdir: Workdir) -> str:
     """
     is_finished = workdir.result is not None or workdir.divergence is not None
     if workdir.has_checkpoints or is_finished:
-        return workdir.record("init_sha256", init.weights_sha256)
+        return workdir.record("init_sha256", lambda: weights_sha256(init))
     with sync_errors():
-        sha256 = init.weights_sha256()
+        sha256 = weights_sha256(init)
     workdir.require_same("init_sha256", sha256, f"weights in {init.checkpoint}")
     return sha256
 

@@ -11,49 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from language.config import ObjectiveConfig
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
 # Longer "words" are sentences in scripts without spaces, such as Chinese, or identifiers.
 LONGEST_WORD = 10
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ObjectiveConfig:
-    """The section "objective" of a config.
-
-    Args:
-      mask_rate: Fraction of the tokens of an example that are predicted.
-      mask_share: Fraction of predicted tokens that are replaced by the mask token.
-      random_share: Fraction of predicted tokens that are replaced by a random token; the rest are unchanged.
-      whole_words: If True, either all tokens of a word are predicted or none. In a word of more than
-        `LONGEST_WORD` tokens, each token is chosen on its own.
-      order_weight: Weight of the order loss relative to the token loss. With 0 no sentences are swapped
-        and the order head is not trained, as in the authors' main code.
-    """
-
-    mask_rate: float = 0.15
-    mask_share: float = 0.8
-    random_share: float = 0.1
-    whole_words: bool = True
-    order_weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.mask_rate < 1:
-            raise ValueError(
-                f"objective.mask_rate: needs a number between 0 and 1, got {self.mask_rate}."
-            )
-        shares = (self.mask_share, self.random_share)
-        if min(shares) < 0 or sum(shares) > 1:
-            raise ValueError(
-                "objective.mask_share, objective.random_share: need numbers of 0 or more whose sum is at"
-                f" most 1, got {shares[0]} and {shares[1]}."
-            )
-        if not self.order_weight >= 0:
-            raise ValueError(f"objective.order_weight: needs 0 or more, got {self.order_weight}.")
-
-    def predictions(self, max_len: int) -> int:
-        """Returns K, the maximum number of predicted tokens in an example of `max_len` tokens."""
-        return max(1, round(self.mask_rate * max_len))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

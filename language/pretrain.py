@@ -12,9 +12,9 @@ import optax
 from jax.sharding import Mesh
 
 from dataprep import cache
+from language.config import InitConfig, ObjectiveConfig
 from language.corpus import Corpus, CorpusConfig, Pairs
 from language.initial import (
-    InitConfig,
     check_same_vocabulary,
     check_tokenizer,
     model_config,
@@ -22,7 +22,7 @@ from language.initial import (
     record_weights,
     require_packages,
 )
-from language.masking import ObjectiveConfig, Vocabulary, mask_pairs
+from language.masking import Vocabulary, mask_pairs
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining, training
 from nystromformer_jax.pretrained import save_pretrained

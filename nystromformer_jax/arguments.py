@@ -8,11 +8,6 @@ import jax.numpy as jnp
 
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
 from nystromformer_jax.validation import (
-    Implementation,
-    Layout,
-    Selection,
-    Start,
-    check_choice,
     check_convolution,
     check_inputs,
     check_landmarks,
@@ -21,6 +16,7 @@ from nystromformer_jax.validation import (
     check_query_mask,
     zero_padding,
 )
+from nystromformer_jax.values import Implementation, Layout, Selection, Start, check_choice
 
 
 class Inputs(NamedTuple):

@@ -24,15 +24,8 @@ from nystromformer_jax.stages import (
     weighted_values,
 )
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import (
-    Implementation,
-    Layout,
-    Selection,
-    Start,
-    check_inputs,
-    check_query_mask,
-    zero_padding,
-)
+from nystromformer_jax.validation import check_inputs, check_query_mask, zero_padding
+from nystromformer_jax.values import Implementation, Layout, Selection, Start
 
 
 def softmax_attention(

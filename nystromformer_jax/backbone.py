@@ -11,23 +11,26 @@ import numpy as np
 
 from nystromformer_jax.cores import make_core
 from nystromformer_jax.dropout import Dropout
-from nystromformer_jax.modules import Activation, Encoder, EncoderBlock
+from nystromformer_jax.modules import Encoder, EncoderBlock
 from nystromformer_jax.spelling import nearest
 from nystromformer_jax.typing import Array, Bool, Float, Int
 from nystromformer_jax.validation import (
+    check_conv_kernel_size,
+    check_ids,
+    check_mask,
+    check_pinv,
+    check_tokens,
+)
+from nystromformer_jax.values import (
+    Activation,
     ConfigDtype,
     Implementation,
     Layout,
     Selection,
     Start,
     check_choice,
-    check_conv_kernel_size,
-    check_ids,
-    check_mask,
-    check_pinv,
     check_rate,
     check_size,
-    check_tokens,
     dtype_name,
 )
 

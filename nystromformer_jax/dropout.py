@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import check_rate
+from nystromformer_jax.values import check_rate
 
 LEVELS = 2**16
 

@@ -11,14 +11,8 @@ from nystromformer_jax.attention import find_landmarks, softmax_weights
 from nystromformer_jax.landmarks import TokenRanks
 from nystromformer_jax.stages import Assignment, assign_landmarks
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import (
-    Layout,
-    Selection,
-    Start,
-    check_inputs,
-    check_query_mask,
-    mask_or_ones,
-)
+from nystromformer_jax.validation import check_inputs, check_query_mask, mask_or_ones
+from nystromformer_jax.values import Layout, Selection, Start
 
 
 class NystromFactors(NamedTuple):

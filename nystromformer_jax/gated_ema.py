@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from typing import Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -11,7 +10,6 @@ from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.ema import multi_scale_ema
 from nystromformer_jax.modules import (
     TOKENS,
-    Activation,
     Dtype,
     Layer,
     LayerInputs,
@@ -25,9 +23,8 @@ from nystromformer_jax.modules import (
 )
 from nystromformer_jax.sequence_parallel import sequence_mesh
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import accum_dtype, check_array, check_choice, check_size
-
-EmaNormalization = Literal["mean", "variance"]
+from nystromformer_jax.validation import accum_dtype, check_array
+from nystromformer_jax.values import Activation, EmaNormalization, check_choice, check_size
 
 
 class MultiScaleEma(nn.Module):

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from nystromformer_jax.typing import Array, Bool, Float, Int
 from nystromformer_jax.validation import (
-    Layout,
     accum_dtype,
     check_array,
     check_landmarks,
@@ -17,6 +16,7 @@ from nystromformer_jax.validation import (
     pad_length,
     zero_padding,
 )
+from nystromformer_jax.values import Layout
 
 BLOCK_TOKENS = 8  # tokens per block in `segment_sums`
 

@@ -11,20 +11,12 @@ from flax.typing import PrecisionLike
 from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.sequence_parallel import sequence_mesh
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import (
-    check_array,
-    check_choice,
-    check_mask,
-    check_output,
-    check_rate,
-    check_size,
-)
+from nystromformer_jax.validation import check_array, check_mask, check_output
+from nystromformer_jax.values import Activation, check_choice, check_rate, check_size
 
 Initializer = Callable[..., Array]
 Dtype = Any
 
-# "gelu" is the exact GELU of PyTorch and the authors; flax's default is "gelu_tanh".
-Activation = Literal["gelu", "gelu_tanh", "relu", "tanh"]
 Norm = Literal["pre", "post"]
 TOKENS = "batch, length, width"  # axis names of layer inputs, for messages
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {

@@ -20,7 +20,6 @@ from nystromformer_jax.dropout import dropout
 from nystromformer_jax.modules import (
     ACTIVATIONS,
     TOKENS,
-    Activation,
     Dtype,
     Initializer,
     LayerInputs,
@@ -34,7 +33,8 @@ from nystromformer_jax.modules import (
     residual_block,
 )
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import check_array, check_choice, check_rate, check_size
+from nystromformer_jax.validation import check_array
+from nystromformer_jax.values import Activation, check_choice, check_rate, check_size
 
 __all__ = [
     "Core",

@@ -9,7 +9,8 @@ import numpy as np
 
 from nystromformer_jax.target import on_gpu
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import Start, accum_dtype, check_dtype, check_pinv
+from nystromformer_jax.validation import accum_dtype, check_dtype, check_pinv
+from nystromformer_jax.values import Start
 
 
 def iterative_pinv(

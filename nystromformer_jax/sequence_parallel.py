@@ -14,15 +14,8 @@ from nystromformer_jax.kernels.choice import kernels_wanted, warn_once
 from nystromformer_jax.landmarks import LandmarkMeans, TokenRanks, segment_sizes, segment_sums
 from nystromformer_jax.stages import collect
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import (
-    Implementation,
-    Layout,
-    Selection,
-    Start,
-    accum_dtype,
-    mask_or_ones,
-    pad_length,
-)
+from nystromformer_jax.validation import accum_dtype, mask_or_ones, pad_length
+from nystromformer_jax.values import Implementation, Layout, Selection, Start
 
 SEQUENCE_AXIS = "sequence"  # name of the mesh axis in `nystromformer_jax.training` and in modules
 

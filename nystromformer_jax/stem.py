@@ -7,9 +7,10 @@ import flax.linen as nn
 from flax.typing import PrecisionLike
 
 from nystromformer_jax.convolution import dense_convolution
-from nystromformer_jax.modules import ACTIVATIONS, TOKENS, Activation, Layer, finite_padding
+from nystromformer_jax.modules import ACTIVATIONS, TOKENS, Layer, finite_padding
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import check_array, check_choice, check_size, zero_padding
+from nystromformer_jax.validation import check_array, zero_padding
+from nystromformer_jax.values import Activation, check_choice, check_size
 
 
 class ConvStem(Layer):

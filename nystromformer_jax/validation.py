@@ -1,8 +1,6 @@
 """Types and validation of arguments, masking of padding, and accumulation dtypes."""
 
-import contextlib
-import numbers
-from typing import Annotated, Any, Literal, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +8,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
+from nystromformer_jax.values import Layout, Start, check_choice, check_size, is_integer
 
-Implementation = Literal["auto", "xla", "pallas_tpu"]
-Layout = Literal["real", "mlpen", "hf"]
-Selection = Literal["segments", "kmeans"]
-Start = Literal["exact", "batch_max"]
-DtypeName = Literal["float32", "bfloat16"]
-ConfigDtype = Annotated[DTypeLike, DtypeName]  # stored as its name, as in a config file
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 # Iterations are unrolled in the program. After about sixteen of them rounding errors grow again.
 MAX_PINV_ITERS = 100
@@ -288,37 +281,3 @@ def is_readable(x: Any) -> bool:
     if isinstance(x, jax.core.Tracer):
         return False
     return not isinstance(x, jax.Array) or x.is_fully_addressable
-
-
-def dtype_name(dtype: DTypeLike | None) -> str:
-    """Returns "float32" or "bfloat16" for a dtype such as jnp.bfloat16, or for its name."""
-    name: Any = dtype
-    if dtype is not None and not isinstance(dtype, str):
-        with contextlib.suppress(TypeError):  # not a dtype
-            name = jnp.dtype(dtype).name
-    check_choice("dtype", name, DtypeName)
-    return str(name)
-
-
-def check_choice(name: str, value: Any, literal: Any) -> None:
-    """Raises ValueError unless `value` is one of the values of the type `literal`."""
-    if value not in get_args(literal):
-        known = ", ".join(map(repr, get_args(literal)))
-        raise ValueError(f"{name} must be one of {known}, got {value!r}.")
-
-
-def check_rate(name: str, rate: float) -> None:
-    """Raises ValueError unless `rate`, a dropout rate, is at least 0 and below 1."""
-    if not isinstance(rate, numbers.Real) or not 0 <= rate < 1:
-        raise ValueError(f"{name} must be at least 0 and below 1, got {rate!r}.")
-
-
-def check_size(name: str, size: int, least: int = 1) -> None:
-    """Raises ValueError unless `size` is an integer of at least `least`."""
-    if not is_integer(size) or size < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {size!r}.")
-
-
-def is_integer(value: Any) -> bool:
-    """Returns True for an int or a NumPy integer, and False for a bool."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)

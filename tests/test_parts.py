@@ -7,9 +7,10 @@ import optax
 import pytest
 
 from language import pretrain
+from language.config import ObjectiveConfig
 from language.finetune import spec as finetune
 from language.heads import HEADS
-from language.masking import ObjectiveConfig, Vocabulary
+from language.masking import Vocabulary
 from lra import train
 from lra.models import Classifier, DualEncoder, ModelConfig, Tagger
 from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining, make_core

@@ -12,12 +12,11 @@ import numpy.typing as npt
 from jax.sharding import Mesh
 
 from language import files, glue
+from language.config import FINETUNING, InitConfig
 from language.files import FilesConfig
-from language.finetune.config import SECTIONS
 from language.glue import GlueConfig
 from language.heads import HEADS, Head
 from language.initial import (
-    InitConfig,
     check_tokenizer,
     model_config,
     require_packages,
@@ -119,7 +118,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     """
     require_packages()
     data_class = GlueConfig if "task" in config.get("data", {}) else FilesConfig
-    kinds = {"data": data_class, **SECTIONS}
+    kinds = {"data": data_class, **FINETUNING}
     sections = training.read_sections(config, kinds, plain=["model", "attention"])
     data, init = sections["data"], sections["init"]
     if not init.checkpoint:

@@ -25,7 +25,7 @@ from nystromformer_jax.arguments import Options
 from nystromformer_jax.attention import find_landmarks, softmax_weights
 from nystromformer_jax.stages import MIN_ROW_SUM
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import Start
+from nystromformer_jax.values import Start
 
 # Maximum number of softmax attention weights in memory: one head on 4,096 tokens.
 MAX_WEIGHTS = 4096**2

@@ -13,10 +13,10 @@ from nystromformer_jax.validation import (
     check_inputs,
     check_query_mask,
     check_self_attention,
-    check_size,
     mask_or_ones,
     pad_length,
 )
+from nystromformer_jax.values import check_size
 
 
 def chunked_attention(

@@ -8,7 +8,8 @@ from nystromformer_jax.attention import softmax_weights
 from nystromformer_jax.cores.core import AttentionCore, CoreInputs
 from nystromformer_jax.stages import weighted_values
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import accum_dtype, check_inputs, check_size, masked_inputs
+from nystromformer_jax.validation import accum_dtype, check_inputs, masked_inputs
+from nystromformer_jax.values import check_size
 
 
 def linformer_attention(

@@ -13,12 +13,11 @@ from nystromformer_jax.validation import (
     check_inputs,
     check_query_mask,
     check_self_attention,
-    check_size,
-    is_integer,
     mask_or_ones,
     pad_length,
     zero_padding,
 )
+from nystromformer_jax.values import check_size, is_integer
 
 
 def longformer_attention(

@@ -15,14 +15,8 @@ from nystromformer_jax.sequence_parallel import (
     sharded_nystrom_attention,
 )
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import (
-    Implementation,
-    Layout,
-    Selection,
-    Start,
-    check_inputs,
-    check_query_mask,
-)
+from nystromformer_jax.validation import check_inputs, check_query_mask
+from nystromformer_jax.values import Implementation, Layout, Selection, Start
 
 
 class NystromAttention(AttentionCore):

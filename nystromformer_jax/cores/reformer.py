@@ -17,12 +17,11 @@ from nystromformer_jax.validation import (
     check_inputs,
     check_query_mask,
     check_self_attention,
-    check_size,
-    is_integer,
     mask_or_ones,
     pad_length,
     zero_padding,
 )
+from nystromformer_jax.values import check_size, is_integer
 
 # Below every logit of vectors with a finite float32 norm, but above `MASKED_LOGIT`.
 SELF_LOGIT = -1e20

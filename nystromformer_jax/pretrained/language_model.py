@@ -33,7 +33,7 @@ from nystromformer_jax.pretrained.hub import HUB_NAME, download
 from nystromformer_jax.spans import best_span
 from nystromformer_jax.tokenizer import MASK_TOKENS, load_tokenizer
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import check_choice, check_size
+from nystromformer_jax.values import check_choice, check_size
 
 Pooling = Literal["mean", "first"]
 Row = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]  # ids and types of the real tokens

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from language import finetune, glue
-from language.finetune import trainer
-from language.finetune.config import (
+from language.config import (
     FinetuneEvalConfig,
     FinetuneOptimizerConfig,
     FinetuneTrainConfig,
 )
+from language.finetune import trainer
 from language.finetune.spec import collate, make_loss
 from language.heads import HEADS
 from language.tasks.data import TaskData

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from language.initial import InitConfig, model_config, read_params
+from language.config import InitConfig
+from language.initial import model_config, read_params
 from nystromformer_jax import NystromformerForSequenceClassification
 from tests.helpers import SAME_ARITHMETIC, assert_close
 from tests.language.files import fakes

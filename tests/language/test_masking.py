@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from language.masking import ObjectiveConfig, Vocabulary, mask_pairs, swap_sentences
+from language.config import ObjectiveConfig
+from language.masking import Vocabulary, mask_pairs, swap_sentences
 
 PAD, CLS, SEP, MASK, SIZE = 0, 1, 2, 3, 101
 SPECIAL = (PAD, CLS, SEP, MASK)

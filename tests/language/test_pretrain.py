@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from language import corpus, pretrain
-from language.masking import ObjectiveConfig, mask_pairs
+from language.config import ObjectiveConfig
+from language.masking import mask_pairs
 from language.tokenizer import load_tokenizer
 from nystromformer_jax import NystromformerForPreTraining, training
 from nystromformer_jax.pretrained import from_pretrained

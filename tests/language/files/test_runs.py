@@ -12,10 +12,11 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from language import finetune
+from language.config import InitConfig
 from language.finetune import trainer
 from language.finetune.run import padded_len
 from language.heads import HEADS
-from language.initial import InitConfig, read_params
+from language.initial import read_params
 from language.tasks.answering import f1
 from language.tasks.tagging import entity_scores
 from language.tokenizer import load_tokenizer

@@ -1,0 +1,170 @@
+"""Sections of the configs of language models, except "data". Does not import jax.
+
+Fine-tuning has the budget in epochs and the warm-up as a share of the steps.
+"""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Literal
+
+from dataprep.cache import user_path
+from nystromformer_jax.training.config import SECTIONS, EvalConfig, OptimizerConfig, TrainConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InitConfig:
+    """The section "init": the source of the initial parameters."""
+
+    checkpoint: str = ""  # a folder for `nystromformer_jax.pretrained.from_pretrained`
+    from_scratch: bool = False  # use only sizes and tokenizer of the checkpoint
+    quirks: Literal["none", "hf"] = "none"  # "hf" treats padding as in Hugging Face's code
+
+    def __post_init__(self) -> None:
+        if self.from_scratch and not self.checkpoint:
+            raise ValueError(
+                "init.from_scratch: needs init.checkpoint for its sizes; set that, or leave"
+                " init.from_scratch at False."
+            )
+        if self.quirks != "none" and not self.checkpoint:
+            raise ValueError(
+                f"init.quirks={self.quirks}: needs init.checkpoint, because it changes how a checkpoint is"
+                " read; set that, or leave init.quirks at none."
+            )
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the checkpoint."""
+        return user_path(self.checkpoint)
+
+    @property
+    def reads_weights(self) -> bool:
+        """True if the run starts from the weights of the checkpoint."""
+        return bool(self.checkpoint) and not self.from_scratch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ObjectiveConfig:
+    """The section "objective" of a config.
+
+    Args:
+      mask_rate: Fraction of the tokens of an example that are predicted.
+      mask_share: Fraction of predicted tokens that are replaced by the mask token.
+      random_share: Fraction of predicted tokens that are replaced by a random token; the rest are unchanged.
+      whole_words: If True, either all tokens of a word are predicted or none. In a word of more than
+        `language.masking.LONGEST_WORD` tokens, each token is chosen on its own.
+      order_weight: Weight of the order loss relative to the token loss. With 0 no sentences are swapped
+        and the order head is not trained, as in the authors' main code.
+    """
+
+    mask_rate: float = 0.15
+    mask_share: float = 0.8
+    random_share: float = 0.1
+    whole_words: bool = True
+    order_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mask_rate < 1:
+            raise ValueError(
+                f"objective.mask_rate: needs a number between 0 and 1, got {self.mask_rate}."
+            )
+        shares = (self.mask_share, self.random_share)
+        if min(shares) < 0 or sum(shares) > 1:
+            raise ValueError(
+                "objective.mask_share, objective.random_share: need numbers of 0 or more whose sum is at"
+                f" most 1, got {shares[0]} and {shares[1]}."
+            )
+        if not self.order_weight >= 0:
+            raise ValueError(f"objective.order_weight: needs 0 or more, got {self.order_weight}.")
+
+    def predictions(self, max_len: int) -> int:
+        """Returns K, the maximum number of predicted tokens in an example of `max_len` tokens."""
+        return max(1, round(self.mask_rate * max_len))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneTrainConfig:
+    """The section "train": a `TrainConfig` with the budget in epochs, rounded up to full steps."""
+
+    epochs: float  # a run with less than one epoch is partial
+    batch_size: int
+    total_steps: int = 0  # if not 0, replaces `epochs`; a run with fewer steps is partial
+    seed: int = 0
+    accumulation: int = 0
+    remat: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epochs <= 2**32:
+            raise ValueError(
+                f"train.epochs: needs a positive number of at most 2**32, got {self.epochs}."
+            )
+        if self.total_steps < 0:
+            raise ValueError(f"train.total_steps: needs 0 or more, got {self.total_steps}.")
+        self.in_steps(1)  # to validate the other fields
+
+    def in_steps(self, examples: int) -> TrainConfig:
+        """Returns the `TrainConfig` with the budget in steps for `examples` training examples."""
+        values = dataclasses.asdict(self)
+        passes = values.pop("epochs") * examples / max(self.batch_size, 1)
+        values["total_steps"] = self.total_steps or math.ceil(passes)
+        return TrainConfig(**values)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneOptimizerConfig:
+    """The section "optimizer": AdamW, warm-up over a fraction of the steps, linear decay to zero."""
+
+    learning_rate: float
+    warmup_share: float
+    weight_decay: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-6
+    clip_norm: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warmup_share <= 0.5:
+            raise ValueError(
+                f"optimizer.warmup_share: needs a number from 0 to 0.5, got {self.warmup_share}."
+            )
+        self.in_steps(1)  # to validate the other fields
+
+    def in_steps(self, total_steps: int) -> OptimizerConfig:
+        """Returns the `OptimizerConfig` with the warm-up in steps."""
+        values = dataclasses.asdict(self)
+        warmup_steps = round(values.pop("warmup_share") * total_steps)
+        return OptimizerConfig(schedule="linear", warmup_steps=warmup_steps, **values)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneEvalConfig:
+    """The section "eval": an `EvalConfig` that evaluates once per epoch by default.
+
+    With `tune_threshold`, the threshold for the second of two classes, or for each of several labels, is
+    the one with the highest F1 on the validation set, even if another metric selects the checkpoint.
+    """
+
+    every_steps: int = 0  # 0: once per epoch
+    max_examples: int = 0
+    batch_size: int = 0
+    tune_threshold: bool = False
+
+    def __post_init__(self) -> None:
+        if self.every_steps < 0:
+            raise ValueError(f"eval.every_steps: needs 0 or more, got {self.every_steps}.")
+        self.in_steps(1)
+
+    def in_steps(self, epoch_steps: int) -> EvalConfig:
+        """Returns the `EvalConfig`; by default `every_steps` is `epoch_steps`."""
+        values = dataclasses.asdict(self)
+        del values["tune_threshold"]
+        values["every_steps"] = self.every_steps or epoch_steps
+        return EvalConfig(**values)
+
+
+FINETUNING = SECTIONS | {
+    "init": InitConfig,
+    "optimizer": FinetuneOptimizerConfig,
+    "train": FinetuneTrainConfig,
+    "eval": FinetuneEvalConfig,
+}
