@@ -30,8 +30,8 @@ except ModuleNotFoundError as error:
 
 from command import ends_on_sigterm, flushed_stdout, message_of
 from launch import huge_pages
-from nystromformer_jax.durable import read_config as read_config_of
-from nystromformer_jax.spelling import nearest, split_commas
+from nystromformer_jax.support.durable import read_config as read_config_of
+from nystromformer_jax.support.spelling import nearest, split_commas
 
 CONFIGS = Path(__file__).parent / "configs"
 # Programs by the names of their config files; all other configs are of the benchmark.

@@ -23,7 +23,7 @@ from command import run_to_end
 from dataprep.cache import user_path
 from launch import cluster, grid, jobs, runner, status
 from lra.data import DataConfig, check_task
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.spelling import nearest
 from nystromformer_jax.training.config import SECTIONS, from_mapping
 
 SCHEMAS: Mapping[str, type] = {**SECTIONS, "data": DataConfig}

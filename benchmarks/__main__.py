@@ -79,7 +79,7 @@ def _compare(given: argparse.Namespace) -> None:
 def write(results: dict[str, Any], out: Path) -> None:
     """Writes `out`.json and the table."""
     from benchmarks import report
-    from nystromformer_jax.durable import write_bytes, write_json
+    from nystromformer_jax.support.durable import write_bytes, write_json
 
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(Path(f"{out}.json"), results)

@@ -28,11 +28,11 @@ from lra import train
 from lra.figures.captured import Trained, open_run
 from lra.report.published import TITLES
 from nystromformer_jax import rotary_embedding
-from nystromformer_jax.approximation import ApproximationErrors, approximation_error
-from nystromformer_jax.durable import read_json
+from nystromformer_jax.attention.approximation import ApproximationErrors, approximation_error
+from nystromformer_jax.support.durable import read_json
+from nystromformer_jax.support.values import Selection
 from nystromformer_jax.training import config_sha256, describe_environment, write_json
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.values import Selection
 from reporting.tables import NOTHING
 from reporting.tables import markdown as markdown_table
 from reporting.writer import path_argument

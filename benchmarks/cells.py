@@ -18,7 +18,7 @@ from typing import Any
 
 from command import parser_of, run_to_end
 from launch import huge_pages
-from nystromformer_jax.durable import read_json, write_json
+from nystromformer_jax.support.durable import read_json, write_json
 from nystromformer_jax.training import describe_environment
 from reporting.writer import output_path
 

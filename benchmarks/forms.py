@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from benchmarks.literal import literal_attention
 from nystromformer_jax import SelfAttention, make_core, nystrom_attention, softmax_attention
-from nystromformer_jax.values import Implementation
+from nystromformer_jax.support.values import Implementation
 
 BATCH, HEADS, DIM, LANDMARKS, WIDTH = 8, 8, 64, 64, 33
 MODES = ("forward", "gradient")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from command import parser_of, run_to_end
-from nystromformer_jax.durable import write_json
+from nystromformer_jax.support.durable import write_json
 from reporting.writer import path_argument
 
 MODES = ("forward", "gradient")

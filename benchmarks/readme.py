@@ -18,7 +18,7 @@ from benchmarks import report as attention
 from command import run_to_end
 from lra.report import groups
 from lra.report import tables as report
-from nystromformer_jax.durable import write_bytes
+from nystromformer_jax.support.durable import write_bytes
 from reporting.tables import markdown
 
 ROOT = Path(__file__).parent.parent

@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 from configs import fast, official, open_track
 from lra.config import ModelConfig
 from lra.data import DataConfig
-from nystromformer_jax.plugins import is_plugin
-from nystromformer_jax.spelling import nearest, split_commas
+from nystromformer_jax.support.plugins import is_plugin
+from nystromformer_jax.support.spelling import nearest, split_commas
 from nystromformer_jax.training.config import SECTIONS
 
 # Options of each attention with their defaults. For Nyström, softmax, Reformer and Linformer, the values are

@@ -11,7 +11,7 @@ from language.config import (
     FinetuneTrainConfig,
     InitConfig,
 )
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.spelling import nearest
 from nystromformer_jax.training.config import LogConfig, MeshConfig
 
 MODEL = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "dtype": "float32"}

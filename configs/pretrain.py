@@ -25,7 +25,7 @@ from configs import language
 from configs.common import defaults, parse
 from language.config import ObjectiveConfig
 from language.corpus import CorpusConfig
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.spelling import nearest
 from nystromformer_jax.training.config import EvalConfig, OptimizerConfig, TrainConfig
 
 # Source: BERT-base of Devlin et al. 2019, BERT-small of Turc et al. 2019.

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nystromformer_jax.durable import CANNOT_WRITE, sha256_of, sync
+from nystromformer_jax.support.durable import CANNOT_WRITE, sha256_of, sync
 
 MANIFEST = "manifest.json"
 ALWAYS_HASHED_BYTES = 2**28  # hashing this size takes a third of a second

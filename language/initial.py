@@ -17,7 +17,7 @@ from nystromformer_jax.backbone import PRESETS, AttentionName
 from nystromformer_jax.pretrained import from_pretrained, read_config
 from nystromformer_jax.pretrained.files import weight_files
 from nystromformer_jax.pretrained.names import ROBERTAS
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.spelling import nearest
 from nystromformer_jax.training import Workdir, from_mapping, sync_errors
 
 _logger = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from dataprep import cache
 from language import wordpiece
-from nystromformer_jax.durable import write_bytes
-from nystromformer_jax.tokenizer import import_transformers, read_options
-from nystromformer_jax.tokenizer import load_tokenizer as load_of_folder
+from nystromformer_jax.support.durable import write_bytes
+from nystromformer_jax.support.tokenizer import import_transformers, read_options
+from nystromformer_jax.support.tokenizer import load_tokenizer as load_of_folder
 
 # Special tokens of BERT and RoBERTa; ALBERT uses some of both.
 SPECIAL_TOKENS = {

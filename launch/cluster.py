@@ -8,7 +8,7 @@ from typing import Any
 
 from launch.jobs import Job, read_jobs
 from launch.runner import Queue, environments
-from nystromformer_jax.durable import read_json, write_json
+from nystromformer_jax.support.durable import read_json, write_json
 
 DEFAULTS = {"name": "sweep", "timeout_min": 24 * 60}
 MAX_TIMEOUTS = 1000  # a job that reaches its time limit is requeued and resumes

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launch.jobs import NO_TEST, Job
-from nystromformer_jax.spelling import split_commas
+from nystromformer_jax.support.spelling import split_commas
 
 FROM_FILES = ("text", "retrieval", "image")  # tasks whose data are not generated
 

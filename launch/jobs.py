@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dataprep.archives import decode
-from nystromformer_jax.durable import read_json, write_bytes
+from nystromformer_jax.support.durable import read_json, write_bytes
 from reporting.runs import check_numbers
 
 NO_TEST = "--notest"

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from launch.jobs import Job, chosen_setting, due_tests, is_diverged, validation_of
 from launch.log import failure, is_running
-from nystromformer_jax.durable import read_json
+from nystromformer_jax.support.durable import read_json
 from reporting.runs import check_numbers, curve_of, read_metrics
 from reporting.statistics import summarize
 

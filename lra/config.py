@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from nystromformer_jax.values import (
+from nystromformer_jax.support.values import (
     Activation,
     ConfigDtype,
     EmaNormalization,
@@ -21,11 +21,10 @@ class ModelConfig:
       dropout_rate: Dropout rate of the embeddings, the attention output, and the MLP's hidden units
         and output.
       stem: Odd kernel sizes of the dense convolutions between the embedding and the first block; see
-        `nystromformer_jax.stem.ConvStem`.
+        `nystromformer_jax.layers.stem.ConvStem`.
       stem_dilations: Distance between the taps of each convolution of the stem, in tokens; empty for 1.
       block: "transformer" is `nystromformer_jax.EncoderBlock`; "gated_ema" is
-        `nystromformer_jax.gated_ema.GatedEmaBlock`, whose layers always have biases: `attention_bias` has no
-        effect.
+        `nystromformer_jax.GatedEmaBlock`, whose layers always have biases: `attention_bias` has no effect.
       pooling: "mean" averages over real tokens; "padded_mean", as in the authors' code, divides their
         sum by the padded length; "all_mean" averages over padding too; "first" takes the first token;
         "cls" prepends a learned token and takes it; "ends" concatenates the first real token, the last

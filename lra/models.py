@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from lra.config import ModelConfig
 from nystromformer_jax import Encoder, EncoderBlock
-from nystromformer_jax.dropout import Dropout
-from nystromformer_jax.gated_ema import GatedEmaBlock
-from nystromformer_jax.modules import Initializer
-from nystromformer_jax.stem import ConvStem
+from nystromformer_jax.attention.checks import zero_padding
+from nystromformer_jax.attention.dropout import Dropout
+from nystromformer_jax.layers.encoder import Initializer
+from nystromformer_jax.layers.gated_ema import GatedEmaBlock
+from nystromformer_jax.layers.stem import ConvStem
 from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
-from nystromformer_jax.validation import zero_padding
 
 
 class Initializers(NamedTuple):

@@ -19,7 +19,7 @@ from lra.data.baselines import baselines
 from lra.models import Classifier, DualEncoder, Model, ModelConfig, Tagger
 from nystromformer_jax import make_core
 from nystromformer_jax.cores import CoreFactory, core_class, option_fields
-from nystromformer_jax.plugins import is_plugin
+from nystromformer_jax.support.plugins import is_plugin
 from nystromformer_jax.training import (
     SECTIONS,
     Examples,

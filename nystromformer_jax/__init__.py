@@ -12,20 +12,24 @@ __version__ = "0.2.0"
 if TYPE_CHECKING:
     # isort: off
     # Attention functions of query, key and value
-    from nystromformer_jax.attention import nystrom_attention, softmax_attention
-    from nystromformer_jax.sequence_parallel import sharded_nystrom_attention
+    from nystromformer_jax.attention.functions import nystrom_attention, softmax_attention
+    from nystromformer_jax.attention.sequence_parallel import sharded_nystrom_attention
 
     # The attention map: factors, single rows, and the error of the approximation
-    from nystromformer_jax.approximation import approximation_error
-    from nystromformer_jax.factors import NystromFactors, nystrom_attention_rows, nystrom_factors
+    from nystromformer_jax.attention.approximation import approximation_error
+    from nystromformer_jax.attention.factors import (
+        NystromFactors,
+        nystrom_attention_rows,
+        nystrom_factors,
+    )
 
     # Building blocks
-    from nystromformer_jax.convolution import depthwise_convolution
-    from nystromformer_jax.ema import multi_scale_ema
-    from nystromformer_jax.landmarks import segment_means
-    from nystromformer_jax.pinv import iterative_pinv, pinv_residual
-    from nystromformer_jax.positions import rotary_embedding
-    from nystromformer_jax.stages import collect, distribute
+    from nystromformer_jax.attention.convolution import depthwise_convolution
+    from nystromformer_jax.attention.ema import multi_scale_ema
+    from nystromformer_jax.attention.landmarks import segment_means
+    from nystromformer_jax.attention.pinv import iterative_pinv, pinv_residual
+    from nystromformer_jax.attention.positions import rotary_embedding
+    from nystromformer_jax.attention.stages import collect, distribute
 
     # Modules: attention cores, and layers that use them
     from nystromformer_jax.cores import (
@@ -40,8 +44,8 @@ if TYPE_CHECKING:
         SoftmaxAttention,
         make_core,
     )
-    from nystromformer_jax.gated_ema import GatedEmaBlock, MultiScaleEma
-    from nystromformer_jax.modules import (
+    from nystromformer_jax.layers.gated_ema import GatedEmaBlock, MultiScaleEma
+    from nystromformer_jax.layers.encoder import (
         Encoder,
         EncoderBlock,
         MlpBlock,
@@ -50,7 +54,7 @@ if TYPE_CHECKING:
     )
 
     # Nyström attention for Flax's own modules
-    from nystromformer_jax.adapters import attention_fn
+    from nystromformer_jax.layers.adapters import attention_fn
 
     # BERT-style models
     from nystromformer_jax.backbone import Nystromformer, NystromformerConfig
@@ -134,20 +138,20 @@ if not TYPE_CHECKING:  # otherwise a type checker would accept every name
     __getattr__ = lazy_names(
         __name__,
         (
-            "attention",
-            "sequence_parallel",
-            "approximation",
-            "factors",
-            "convolution",
-            "ema",
-            "landmarks",
-            "pinv",
-            "positions",
-            "stages",
+            "attention.functions",
+            "attention.sequence_parallel",
+            "attention.approximation",
+            "attention.factors",
+            "attention.convolution",
+            "attention.ema",
+            "attention.landmarks",
+            "attention.pinv",
+            "attention.stages",
             "cores",
-            "gated_ema",
-            "modules",
-            "adapters",
+            "attention.positions",
+            "layers.gated_ema",
+            "layers.encoder",
+            "layers.adapters",
             "backbone",
             "models",
             "nnx",

@@ -9,19 +9,18 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from nystromformer_jax.cores import make_core
-from nystromformer_jax.dropout import Dropout
-from nystromformer_jax.modules import Encoder, EncoderBlock
-from nystromformer_jax.spelling import nearest
-from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import (
+from nystromformer_jax.attention.checks import (
     check_conv_kernel_size,
     check_ids,
     check_mask,
     check_pinv,
     check_tokens,
 )
-from nystromformer_jax.values import (
+from nystromformer_jax.attention.dropout import Dropout
+from nystromformer_jax.cores import make_core
+from nystromformer_jax.layers.encoder import Encoder, EncoderBlock
+from nystromformer_jax.support.spelling import nearest
+from nystromformer_jax.support.values import (
     Activation,
     ConfigDtype,
     Implementation,
@@ -33,6 +32,7 @@ from nystromformer_jax.values import (
     check_size,
     dtype_name,
 )
+from nystromformer_jax.typing import Array, Bool, Float, Int
 
 AttentionName = Literal[
     "nystrom", "softmax", "reformer", "linformer", "performer", "longformer", "linear"

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nystromformer_jax.attention.checks import check_ids, check_tokens, shape_or_type
+from nystromformer_jax.attention.dropout import Dropout
 from nystromformer_jax.backbone import (
     Embeddings,
     Nystromformer,
@@ -16,10 +18,8 @@ from nystromformer_jax.backbone import (
     kernel_init,
     token_logits,
 )
-from nystromformer_jax.dropout import Dropout
-from nystromformer_jax.modules import ACTIVATIONS, EncoderBlock
+from nystromformer_jax.layers.encoder import ACTIVATIONS, EncoderBlock
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import check_ids, check_tokens, shape_or_type
 
 
 def _dense(config: NystromformerConfig, features: int, name: str) -> nn.Dense:

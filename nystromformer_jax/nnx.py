@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from flax import nnx, traverse_util
 from flax.typing import PrecisionLike
 
+from nystromformer_jax.attention.checks import check_array
+from nystromformer_jax.attention.dropout import dropout
 from nystromformer_jax.cores.parameters import core_params
-from nystromformer_jax.dropout import dropout
-from nystromformer_jax.modules import (
+from nystromformer_jax.layers.encoder import (
     ACTIVATIONS,
     TOKENS,
     Dtype,
@@ -32,9 +33,8 @@ from nystromformer_jax.modules import (
     projections,
     residual_block,
 )
+from nystromformer_jax.support.values import Activation, check_choice, check_rate, check_size
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import check_array
-from nystromformer_jax.values import Activation, check_choice, check_rate, check_size
 
 __all__ = [
     "Core",
@@ -98,7 +98,7 @@ class Stochastic(nnx.Module):
 
 
 class Dropout(Stochastic):
-    """Applies `nystromformer_jax.dropout.dropout`."""
+    """Applies `nystromformer_jax.attention.dropout.dropout`."""
 
     def __init__(self, rate: float, *, deterministic: bool = False, rngs: nnx.Rngs) -> None:
         check_rate("dropout_rate", rate)

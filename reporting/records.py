@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nystromformer_jax.plugins import short_name
+from nystromformer_jax.support.plugins import short_name
 
 RECORDED = ("label", "recipe", "command")
 # The option whose value follows the name of an attention in a label, as in nystrom-64.

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from nystromformer_jax.durable import read_json, read_record
+from nystromformer_jax.support.durable import read_json, read_record
 from reporting.records import RECORDED, setting_of
 from reporting.statistics import summarize
 

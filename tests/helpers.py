@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import jaxprs_in_params
 
 from dataprep import cache
-from nystromformer_jax.dropout import Dropout
+from nystromformer_jax.attention.dropout import Dropout
 from nystromformer_jax.training import on_mesh
 
 

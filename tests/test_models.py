@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from nystromformer_jax import models
+from nystromformer_jax.attention.dropout import Dropout
 from nystromformer_jax.backbone import Nystromformer, NystromformerConfig
-from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.models import (
     NystromformerForMaskedLM,
     NystromformerForMultipleChoice,

@@ -26,7 +26,7 @@ from language.corpus import sentences
 from language.corpus.documents import Source
 from language.corpus.pairs import NUM_SPECIAL, SPLITS, draw_split, pack
 from language.tokenizer import Tokenizer, bert_words, load_tokenizer
-from nystromformer_jax.durable import sync
+from nystromformer_jax.support.durable import sync
 
 MAX_WORDS = 500_000  # the vocabulary is learned from the most frequent words, at most this many
 

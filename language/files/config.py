@@ -9,7 +9,7 @@ from dataprep import cache
 from dataprep.archives import parse_json
 from language.tasks.examples import Truncation
 from language.tasks.task import Kind, Metric
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.spelling import nearest
 
 # Fewest tokens of an example: special tokens, and one token or more of each text.
 LEAST = {

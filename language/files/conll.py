@@ -22,7 +22,7 @@ from language.tasks.tagging import (
 )
 from language.tasks.task import Metric
 from language.tokenizer import Tokenizer
-from nystromformer_jax.durable import read_json, write_json
+from nystromformer_jax.support.durable import read_json, write_json
 
 DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL-2003; the line is skipped
 CONLL_U = 10  # columns

@@ -18,7 +18,7 @@ from language.tasks import examples
 from language.tasks.examples import EncodedSplit, Example
 from language.tasks.sequences import SequenceTask
 from language.tokenizer import Tokenizer
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.spelling import nearest
 
 SUFFIXES = (".tsv", ".csv", ".jsonl")
 

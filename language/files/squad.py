@@ -13,7 +13,7 @@ from language.files.config import METRICS, FilesConfig
 from language.tasks import examples
 from language.tasks.answering import AnsweringTask, AnswerSplit, Question, answer_tokens, windows
 from language.tokenizer import Tokenizer
-from nystromformer_jax.durable import read_json, write_json
+from nystromformer_jax.support.durable import read_json, write_json
 
 _FORM = 'data[i].paragraphs[j].context, and .qas[k] with id, question and answers[{"text", "answer_start"}]'
 

@@ -16,8 +16,8 @@ from language.initial import read_params
 from language.tasks.sequences import SequenceTask
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import training
-from nystromformer_jax.durable import read_config, write_bytes
 from nystromformer_jax.export import export_model
+from nystromformer_jax.support.durable import read_config, write_bytes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from language.tasks.sequences import SequenceTask
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.spelling import nearest
 
 MAX_SCORE = 5.0  # maximum score in STS-B; the minimum is 0
 

@@ -13,7 +13,7 @@ import pandas as pd
 from language.glue.tasks import TASKS
 from language.report.published import COLUMNS, SOURCE, TABLE_2, Column
 from language.tasks.sequences import read_predictions
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.spelling import nearest
 from reporting.runs import one_per_seed, over_seeds, read_runs, unique_labels
 from reporting.statistics import binomial_error, format_spread
 from reporting.tables import NOTHING, format_3sf, format_difference, in_sections

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from language.tasks.examples import EncodedSplit
 from language.tasks.task import Outputs, Scores, Task, ratio_error
-from nystromformer_jax.durable import write_bytes
-from nystromformer_jax.spans import best_span
+from nystromformer_jax.support.durable import write_bytes
+from nystromformer_jax.support.spans import best_span
 
 
 class Question(NamedTuple):

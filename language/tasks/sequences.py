@@ -13,7 +13,7 @@ import numpy.typing as npt
 from language.tasks import metrics
 from language.tasks.examples import EncodedSplit
 from language.tasks.task import Outputs, Scores, Task
-from nystromformer_jax.durable import write_bytes
+from nystromformer_jax.support.durable import write_bytes
 
 Values = npt.NDArray[Any]
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from language.tasks.examples import Batch, EncodedSplit
 from language.tasks.task import Outputs, Scores, Task, ratio_error
-from nystromformer_jax.durable import write_bytes
+from nystromformer_jax.support.durable import write_bytes
 
 IGNORED = -1  # label of tokens that do not begin a word
 # Prefixes of the schemes BMES and BILOU, and those of IOBES with the same meaning.

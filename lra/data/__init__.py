@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from lra.data import image, listops, mqar, pathfinder, retrieval, text
 from lra.data.task import DataConfig, Padding, Sequences, Split, Task, TaskInfo
-from nystromformer_jax.plugins import is_plugin, load_plugin
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.plugins import is_plugin, load_plugin
+from nystromformer_jax.support.spelling import nearest
 
 __all__ = [
     "TASKS",

@@ -15,7 +15,7 @@ from dataprep import cache
 from lra import data
 from lra.data import statistics, tfds_source
 from lra.data.task import Task
-from nystromformer_jax.durable import write_bytes
+from nystromformer_jax.support.durable import write_bytes
 
 SHEET_IMAGES = 32
 

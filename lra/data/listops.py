@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from dataprep import cache, parallel
 from lra.data.task import DataConfig, Sequences, Split, Task, release_folders
-from nystromformer_jax.durable import sha256_of
+from nystromformer_jax.support.durable import sha256_of
 
 OPERATORS = ("[MAX", "[MED", "[MIN", "[SM")
 VOCAB: Mapping[str, int] = {

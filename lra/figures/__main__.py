@@ -24,7 +24,7 @@ from command import run_to_end
 from lra.figures import approximation
 from lra.figures.approximation import HeadMaps, nystrom_options
 from lra.figures.captured import Trained, new_parser, open_run
-from nystromformer_jax.arguments import Options
+from nystromformer_jax.attention.arguments import Options
 from nystromformer_jax.training import write_json
 from reporting.plotting import COLORS, new_figure
 from reporting.writer import staged

@@ -20,12 +20,12 @@ from nystromformer_jax import (
     pinv_residual,
     softmax_attention,
 )
-from nystromformer_jax.approximation import relative_error
-from nystromformer_jax.arguments import Options
-from nystromformer_jax.attention import find_landmarks, softmax_weights
-from nystromformer_jax.stages import MIN_ROW_SUM
+from nystromformer_jax.attention.approximation import relative_error
+from nystromformer_jax.attention.arguments import Options
+from nystromformer_jax.attention.functions import find_landmarks, softmax_weights
+from nystromformer_jax.attention.stages import MIN_ROW_SUM
+from nystromformer_jax.support.values import Start
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.values import Start
 
 # Maximum number of softmax attention weights in memory: one head on 4,096 tokens.
 MAX_WEIGHTS = 4096**2

@@ -17,8 +17,8 @@ from lra import data, train
 from lra.models import Model
 from nystromformer_jax import GatedEmaBlock, MultiHeadAttention
 from nystromformer_jax.cores import core_class
-from nystromformer_jax.durable import read_config, read_json, read_record
-from nystromformer_jax.modules import projections
+from nystromformer_jax.layers.encoder import projections
+from nystromformer_jax.support.durable import read_config, read_json, read_record
 from nystromformer_jax.training import config_sha256, describe_environment, load_params
 from nystromformer_jax.training.integrity import saved_steps
 from nystromformer_jax.training.workdir import CHANGED

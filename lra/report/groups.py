@@ -11,7 +11,7 @@ import pandas as pd
 
 from lra.data import check_task, describe
 from lra.report.published import TITLES, baselines_of
-from nystromformer_jax.plugins import is_plugin
+from nystromformer_jax.support.plugins import is_plugin
 from reporting.records import recipe_words
 from reporting.runs import STATES, one_per_seed, over_seeds, read_runs, unique_labels
 from reporting.statistics import Summary, binomial_error, holm, paired_p, summarize

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nystromformer_jax.plugins import short_name
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.plugins import short_name
+from nystromformer_jax.support.spelling import nearest
 
 # The five tasks of the mean, with their names in the papers.
 COLUMNS: Mapping[str, str] = {

@@ -9,7 +9,7 @@ import pandas as pd
 from lra.data import mqar
 from lra.report.groups import compare, mean_over, same_inputs, task_rank
 from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES, Published, Source, title_of
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.spelling import nearest
 from reporting.records import recipe_words
 from reporting.statistics import binomial_error, format_spread
 from reporting.tables import NOTHING, format_3sf, format_difference, format_p, in_sections

@@ -19,8 +19,8 @@ from nystromformer_jax.cores.nystrom import NystromAttention
 from nystromformer_jax.cores.performer import PerformerAttention
 from nystromformer_jax.cores.reformer import ReformerAttention
 from nystromformer_jax.cores.softmax import SoftmaxAttention
-from nystromformer_jax.plugins import is_plugin, load_plugin
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.plugins import is_plugin, load_plugin
+from nystromformer_jax.support.spelling import nearest
 
 CORES: Mapping[str, type[AttentionCore]] = {
     "chunked": ChunkedAttention,

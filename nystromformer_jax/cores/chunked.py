@@ -5,18 +5,18 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.attention import softmax_attention
-from nystromformer_jax.cores.core import AttentionCore, CoreInputs
-from nystromformer_jax.cores.parameters import ConvGroups, add_value_convolution
-from nystromformer_jax.typing import Array, Bool, Float, Shaped
-from nystromformer_jax.validation import (
+from nystromformer_jax.attention.checks import (
     check_inputs,
     check_query_mask,
     check_self_attention,
     mask_or_ones,
     pad_length,
 )
-from nystromformer_jax.values import check_size
+from nystromformer_jax.attention.functions import softmax_attention
+from nystromformer_jax.cores.core import AttentionCore, CoreInputs
+from nystromformer_jax.cores.parameters import ConvGroups, add_value_convolution
+from nystromformer_jax.support.values import check_size
+from nystromformer_jax.typing import Array, Bool, Float, Shaped
 
 
 def chunked_attention(

@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 
+from nystromformer_jax.attention.checks import accum_dtype, masked_inputs
+from nystromformer_jax.attention.stages import MASKED_LOGIT
 from nystromformer_jax.cores.core import AttentionCore, CoreInputs
-from nystromformer_jax.stages import MASKED_LOGIT
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import accum_dtype, masked_inputs
 
 
 class LinearAttention(AttentionCore):

@@ -4,12 +4,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.attention import softmax_weights
+from nystromformer_jax.attention.checks import accum_dtype, check_inputs, masked_inputs
+from nystromformer_jax.attention.functions import softmax_weights
+from nystromformer_jax.attention.stages import weighted_values
 from nystromformer_jax.cores.core import AttentionCore, CoreInputs
-from nystromformer_jax.stages import weighted_values
+from nystromformer_jax.support.values import check_size
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import accum_dtype, check_inputs, masked_inputs
-from nystromformer_jax.values import check_size
 
 
 def linformer_attention(

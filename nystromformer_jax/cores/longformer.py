@@ -5,11 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.attention import softmax_weights
-from nystromformer_jax.cores.core import AttentionCore, CoreInputs
-from nystromformer_jax.stages import MASKED_LOGIT, scaled_logits, weighted_values
-from nystromformer_jax.typing import Array, Bool, Float, Shaped
-from nystromformer_jax.validation import (
+from nystromformer_jax.attention.checks import (
     check_inputs,
     check_query_mask,
     check_self_attention,
@@ -17,7 +13,11 @@ from nystromformer_jax.validation import (
     pad_length,
     zero_padding,
 )
-from nystromformer_jax.values import check_size, is_integer
+from nystromformer_jax.attention.functions import softmax_weights
+from nystromformer_jax.attention.stages import MASKED_LOGIT, scaled_logits, weighted_values
+from nystromformer_jax.cores.core import AttentionCore, CoreInputs
+from nystromformer_jax.support.values import check_size, is_integer
+from nystromformer_jax.typing import Array, Bool, Float, Shaped
 
 
 def longformer_attention(

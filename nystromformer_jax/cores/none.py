@@ -4,10 +4,10 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
+from nystromformer_jax.attention.checks import check_inputs, check_query_mask
 from nystromformer_jax.cores.core import AttentionCore, CoreInputs
 from nystromformer_jax.cores.parameters import ConvGroups, add_value_convolution
 from nystromformer_jax.typing import Array
-from nystromformer_jax.validation import check_inputs, check_query_mask
 
 
 class NoAttention(AttentionCore):

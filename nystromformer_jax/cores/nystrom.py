@@ -3,20 +3,20 @@
 import dataclasses
 import functools
 
-from nystromformer_jax.arguments import Options
-from nystromformer_jax.attention import find_landmarks, nystrom_attention
-from nystromformer_jax.cores.core import AttentionCore, CoreInputs
-from nystromformer_jax.cores.parameters import ConvGroups, conv_kernel_param
-from nystromformer_jax.pinv import pinv_residual
-from nystromformer_jax.sequence_parallel import (
+from nystromformer_jax.attention.arguments import Options
+from nystromformer_jax.attention.checks import check_inputs, check_query_mask
+from nystromformer_jax.attention.functions import find_landmarks, nystrom_attention
+from nystromformer_jax.attention.pinv import pinv_residual
+from nystromformer_jax.attention.sequence_parallel import (
     SEQUENCE_AXIS,
     reshard_length,
     sequence_mesh,
     sharded_nystrom_attention,
 )
+from nystromformer_jax.cores.core import AttentionCore, CoreInputs
+from nystromformer_jax.cores.parameters import ConvGroups, conv_kernel_param
+from nystromformer_jax.support.values import Implementation, Layout, Selection, Start
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import check_inputs, check_query_mask
-from nystromformer_jax.values import Implementation, Layout, Selection, Start
 
 
 class NystromAttention(AttentionCore):

@@ -8,11 +8,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.attention import add_convolution
+from nystromformer_jax.attention.checks import (
+    check_conv_kernel_size,
+    check_convolution,
+    zero_padding,
+)
+from nystromformer_jax.attention.functions import add_convolution
 from nystromformer_jax.cores.core import CoreInputs
+from nystromformer_jax.support.values import check_choice, is_integer
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import check_conv_kernel_size, check_convolution, zero_padding
-from nystromformer_jax.values import check_choice, is_integer
 
 ConvGroups = Literal["head", "channel"]
 

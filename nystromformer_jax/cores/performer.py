@@ -7,12 +7,12 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from nystromformer_jax.attention.checks import accum_dtype, masked_inputs
 from nystromformer_jax.cores.core import AttentionCore, CoreInputs
 from nystromformer_jax.cores.linear import feature_attention
 from nystromformer_jax.cores.parameters import sampling_rng
+from nystromformer_jax.support.values import check_choice, check_size
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import accum_dtype, masked_inputs
-from nystromformer_jax.values import check_choice, check_size
 
 Kernel = Literal["softmax", "relu"]
 

@@ -8,11 +8,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.cores.core import AttentionCore, CoreInputs
-from nystromformer_jax.cores.parameters import sampling_rng
-from nystromformer_jax.stages import MASKED_LOGIT
-from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
-from nystromformer_jax.validation import (
+from nystromformer_jax.attention.checks import (
     accum_dtype,
     check_inputs,
     check_query_mask,
@@ -21,7 +17,11 @@ from nystromformer_jax.validation import (
     pad_length,
     zero_padding,
 )
-from nystromformer_jax.values import check_size, is_integer
+from nystromformer_jax.attention.stages import MASKED_LOGIT
+from nystromformer_jax.cores.core import AttentionCore, CoreInputs
+from nystromformer_jax.cores.parameters import sampling_rng
+from nystromformer_jax.support.values import check_size, is_integer
+from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
 
 # Below every logit of vectors with a finite float32 norm, but above `MASKED_LOGIT`.
 SELF_LOGIT = -1e20

@@ -1,12 +1,12 @@
 """Softmax attention, optionally with attention dropout and the convolution of the value."""
 
-from nystromformer_jax.attention import softmax_weights
+from nystromformer_jax.attention.checks import check_inputs, check_query_mask, zero_padding
+from nystromformer_jax.attention.dropout import Dropout
+from nystromformer_jax.attention.functions import softmax_weights
+from nystromformer_jax.attention.stages import weighted_values
 from nystromformer_jax.cores.core import AttentionCore, CoreInputs
 from nystromformer_jax.cores.parameters import ConvGroups, add_value_convolution
-from nystromformer_jax.dropout import Dropout
-from nystromformer_jax.stages import weighted_values
 from nystromformer_jax.typing import Array
-from nystromformer_jax.validation import check_inputs, check_query_mask, zero_padding
 
 
 class SoftmaxAttention(AttentionCore):

@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.arguments import Inputs, Options
-from nystromformer_jax.convolution import depthwise_convolution
+from nystromformer_jax.attention.arguments import Inputs, Options
+from nystromformer_jax.attention.checks import zero_padding
+from nystromformer_jax.attention.convolution import depthwise_convolution
+from nystromformer_jax.attention.landmarks import LandmarkMeans, TokenRanks, segment_sizes
+from nystromformer_jax.attention.stages import MASKED_LOGIT, invert_landmarks
 from nystromformer_jax.kernels import collect, distribute, segments
 from nystromformer_jax.kernels.band import WIDEST_CONVOLUTION, Convolution
 from nystromformer_jax.kernels.packing import LANES, Packing
-from nystromformer_jax.landmarks import LandmarkMeans, TokenRanks, segment_sizes
-from nystromformer_jax.stages import MASKED_LOGIT, invert_landmarks
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import zero_padding
 
 HEAD_DIMS = (32, 64, 128)
 MAX_LANDMARKS = 256

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from nystromformer_jax.convolution import band_matrix
+from nystromformer_jax.attention.convolution import band_matrix
 from nystromformer_jax.kernels.packing import LANES, Blocks, Part, Ref, Refs, as_rows
 from nystromformer_jax.typing import Array, Float, Int
 

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, PartitionSpec
 
-from nystromformer_jax.arguments import Inputs, Options
+from nystromformer_jax.attention.arguments import Inputs, Options
 from nystromformer_jax.kernels.attention import kernel_attention, unsupported
-from nystromformer_jax.target import target_device
+from nystromformer_jax.support.target import target_device
+from nystromformer_jax.support.values import Implementation
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.values import Implementation
 
 BATCH_AXIS = "data"
 # TPUs with too little VMEM for the kernels, or without the matrix products that the kernels use.

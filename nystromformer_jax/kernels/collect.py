@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from nystromformer_jax.attention.stages import MASKED_LOGIT
 from nystromformer_jax.kernels.band import Band, Convolution, ConvolutionRefs
 from nystromformer_jax.kernels.packing import LANES, Blocks, Packing, Part, Ref, Refs, call
-from nystromformer_jax.stages import MASKED_LOGIT
 from nystromformer_jax.typing import Array, Float, Int
 
 MAXIMUM, SUM = 0, 1  # lanes of `columns`

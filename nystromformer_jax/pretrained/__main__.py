@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nystromformer_jax.backbone import NystromformerConfig
-from nystromformer_jax.durable import DISK_FAILED
 from nystromformer_jax.pretrained import files
 from nystromformer_jax.pretrained.config_json import Source, differences_upstream, read_source
 from nystromformer_jax.pretrained.convert import convert
 from nystromformer_jax.pretrained.folder import make_config
 from nystromformer_jax.pretrained.names import MODELS, find_model
 from nystromformer_jax.pretrained.tensors import param_shapes
+from nystromformer_jax.support.durable import DISK_FAILED
 
 CHANGES = {"attention": str, "max_len": int, "num_landmarks": int, "conv_kernel_size": int}
 

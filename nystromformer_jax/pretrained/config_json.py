@@ -30,7 +30,7 @@ from nystromformer_jax.pretrained.names import (
     ModelClass,
     find_model,
 )
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.spelling import nearest
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 

@@ -5,12 +5,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nystromformer_jax.durable import read_json, write_files
 from nystromformer_jax.pretrained import authors, files
 from nystromformer_jax.pretrained.config_json import Source, read_source
 from nystromformer_jax.pretrained.folder import make_model, save_pretrained
 from nystromformer_jax.pretrained.names import ModelClass
 from nystromformer_jax.pretrained.tensors import read_params
+from nystromformer_jax.support.durable import read_json, write_files
 
 TOKENIZER_FILES = (
     "tokenizer.json",

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from nystromformer_jax.durable import read_json, write_files
+from nystromformer_jax.support.durable import read_json, write_files
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

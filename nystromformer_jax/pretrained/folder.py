@@ -27,7 +27,7 @@ from nystromformer_jax.pretrained.config_json import (
 )
 from nystromformer_jax.pretrained.names import FAMILIES, MODELS, ROBERTAS, TOKEN_HEADS, ModelClass
 from nystromformer_jax.pretrained.tensors import read_params, write_tensors
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.spelling import nearest
 
 Quirks = Literal["none", "hf"]
 QUIRKS: Mapping[str, Mapping[str, Any]] = {

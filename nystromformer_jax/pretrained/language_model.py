@@ -30,10 +30,10 @@ from nystromformer_jax.models import (
 )
 from nystromformer_jax.pretrained.folder import from_pretrained
 from nystromformer_jax.pretrained.hub import HUB_NAME, download
-from nystromformer_jax.spans import best_span
-from nystromformer_jax.tokenizer import MASK_TOKENS, load_tokenizer
+from nystromformer_jax.support.spans import best_span
+from nystromformer_jax.support.tokenizer import MASK_TOKENS, load_tokenizer
+from nystromformer_jax.support.values import check_choice, check_size
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.values import check_choice, check_size
 
 Pooling = Literal["mean", "first"]
 Row = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]  # ids and types of the real tokens

@@ -15,7 +15,7 @@ from nystromformer_jax.models import (
     NystromformerForSequenceClassification,
     NystromformerForTokenClassification,
 )
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.spelling import nearest
 
 ModelClass = type[nn.Module]
 Modules = Mapping[str, str]

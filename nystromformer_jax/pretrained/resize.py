@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from nystromformer_jax.backbone import NystromformerConfig
-from nystromformer_jax.values import check_size
+from nystromformer_jax.support.values import check_size
 
 PER_TOKEN = ("embeddings/word/embedding", "mlm/bias", "mlm/decoder")  # ends of paths
 

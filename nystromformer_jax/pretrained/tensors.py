@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from nystromformer_jax.attention.checks import FLOATS
 from nystromformer_jax.backbone import Nystromformer, NystromformerConfig
 from nystromformer_jax.models import NystromformerForMultipleChoice
 from nystromformer_jax.pretrained.config_json import SIZE_FIELDS, Source, Tensors, has_convolution
 from nystromformer_jax.pretrained.names import BACKBONE, FAMILIES, IGNORED, TOKEN_HEADS, tensor_name
-from nystromformer_jax.validation import FLOATS
 
 Tensor = npt.NDArray[Any]
 

@@ -16,7 +16,7 @@ if _missing := [n for n in ("chex", "grain", "optax", "orbax") if not importlib.
     )
 
 if TYPE_CHECKING:
-    from nystromformer_jax.durable import read_json, write_json
+    from nystromformer_jax.support.durable import read_json, write_json
     from nystromformer_jax.training.accumulation import choose_accumulation, keep_accumulation
     from nystromformer_jax.training.checkpoint import load_params
     from nystromformer_jax.training.config import (

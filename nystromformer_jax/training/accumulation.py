@@ -15,7 +15,7 @@ import jax
 from jax.sharding import Mesh
 
 from nystromformer_jax.cores import SoftmaxAttention
-from nystromformer_jax.durable import read_json
+from nystromformer_jax.support.durable import read_json
 from nystromformer_jax.training.environment import cpu_threads
 
 # An undivided batch is meant for devices of 16 GB or more. Of 16 GB, jax allocates 12 by default.

@@ -8,8 +8,8 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union
 
-from nystromformer_jax.durable import RECORDS
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.durable import RECORDS
+from nystromformer_jax.support.spelling import nearest
 
 Section = TypeVar("Section")
 

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 import nystromformer_jax
-from nystromformer_jax.plugins import is_plugin, source_sha256
+from nystromformer_jax.support.plugins import is_plugin, source_sha256
 
 # Settings of JAX that change random numbers or rounding.
 NUMERICS = (

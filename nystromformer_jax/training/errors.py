@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from nystromformer_jax.durable import CANNOT_WRITE
+from nystromformer_jax.support.durable import CANNOT_WRITE
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 

@@ -8,7 +8,7 @@ import itertools
 import logging
 from pathlib import Path
 
-from nystromformer_jax.durable import read_json, sha256_of, write_json
+from nystromformer_jax.support.durable import read_json, sha256_of, write_json
 from nystromformer_jax.training.errors import CheckpointDamaged
 from nystromformer_jax.training.hosts import is_primary, sync_errors
 

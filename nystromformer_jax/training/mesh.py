@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS
+from nystromformer_jax.attention.sequence_parallel import SEQUENCE_AXIS
 from nystromformer_jax.training.config import MeshConfig
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nystromformer_jax.durable import read_json, write_json
+from nystromformer_jax.support.durable import read_json, write_json
 
 FLUSH_SECONDS = 60  # every save also flushes
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 from jax.errors import JaxRuntimeError
 
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.support.spelling import nearest
 
 # libtpu requires the metadata of a TPU machine. No TPU is used, so the values have no effect.
 NO_TPU_HERE = {

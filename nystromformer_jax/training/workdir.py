@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nystromformer_jax.durable import read_json, read_record, write_json
+from nystromformer_jax.support.durable import read_json, read_record, write_json
 from nystromformer_jax.training.environment import describe_environment
 from nystromformer_jax.training.errors import (
     ConfigDiffers,

@@ -31,7 +31,7 @@ from nystromformer_jax import (
     softmax_attention,
 )
 from nystromformer_jax.cores import CORES
-from nystromformer_jax.stem import ConvStem
+from nystromformer_jax.layers.stem import ConvStem
 from nystromformer_jax.training import MeshConfig, make_mesh
 from tests.bad_input.fuzz import EXAMPLES, fuzz, refusal
 from tests.cores.test_contract import OPTIONS

@@ -13,7 +13,7 @@ from benchmarks.approximation import INPUTS, Column
 from lra import data, train
 from lra.figures.captured import Trained, unpadded
 from nystromformer_jax import approximation_error
-from nystromformer_jax.attention import softmax_weights
+from nystromformer_jax.attention.functions import softmax_weights
 from tests.lra.figures.tiny_run import BEST, params_at, small_config
 
 RNG = jax.random.key(5)

@@ -14,9 +14,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from configs.common import core_arguments
-from nystromformer_jax.convolution import depthwise_convolution
+from nystromformer_jax.attention.convolution import depthwise_convolution
 from nystromformer_jax.cores import CORES, make_core
-from nystromformer_jax.plugins import is_plugin
+from nystromformer_jax.support.plugins import is_plugin
 from tests.helpers import (
     HALF,
     REFERENCE,

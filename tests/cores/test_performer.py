@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer_jax.attention import softmax_attention
+from nystromformer_jax.attention.functions import softmax_attention
 from nystromformer_jax.cores.performer import (
     PerformerAttention,
     log_relu_features,

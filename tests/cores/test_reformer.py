@@ -12,7 +12,7 @@ from nystromformer_jax.cores.reformer import (
     lsh_attention,
     permute,
 )
-from nystromformer_jax.modules import SelfAttention
+from nystromformer_jax.layers.encoder import SelfAttention
 from tests.helpers import (
     OTHER_FRAMEWORK,
     REFERENCE,

@@ -89,7 +89,7 @@ def prepare(folder, phase):
 def prepared(folder):
     """Returns the hashes of the data after checking every file."""
     from dataprep import cache
-    from nystromformer_jax.durable import sha256_of
+    from nystromformer_jax.support.durable import sha256_of
 
     (data,) = (path for path in (folder / "data").iterdir() if path.is_dir())
     cache.check(data)

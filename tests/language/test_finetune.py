@@ -24,8 +24,8 @@ from language.tasks.metrics import score
 from language.tasks.sequences import read_predictions
 from language.tokenizer import load_tokenizer
 from nystromformer_jax import training
-from nystromformer_jax.durable import sha256_of
 from nystromformer_jax.pretrained import from_pretrained
+from nystromformer_jax.support.durable import sha256_of
 from nystromformer_jax.training import CannotWrite, Workdir
 from tests.helpers import (
     OTHER_FRAMEWORK,

@@ -8,7 +8,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from language.tokenizer import Tokenizer, load_tokenizer
-from nystromformer_jax.tokenizer import load_tokenizer as load_of_folder
+from nystromformer_jax.support.tokenizer import load_tokenizer as load_of_folder
 from tests.language import texts
 
 BERT = [*("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), *"abcét[].", "##b", "##c", "##cb", "a##"]

@@ -16,9 +16,9 @@ from lra.models import (
     sinusoids,
 )
 from nystromformer_jax import Encoder, EncoderBlock, make_core
-from nystromformer_jax.gated_ema import MultiScaleEma
-from nystromformer_jax.modules import MlpBlock
-from nystromformer_jax.stem import ConvStem
+from nystromformer_jax.layers.encoder import MlpBlock
+from nystromformer_jax.layers.gated_ema import MultiScaleEma
+from nystromformer_jax.layers.stem import ConvStem
 from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,

@@ -14,7 +14,7 @@ import pytest
 
 from lra import data, train
 from lra.data import Padding
-from nystromformer_jax.durable import read_record, write_json
+from nystromformer_jax.support.durable import read_record, write_json
 from nystromformer_jax.training import ConfigDiffers, Workdir, config_sha256, loop
 from tests.helpers import REFERENCE, assert_close
 

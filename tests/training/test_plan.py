@@ -1,4 +1,4 @@
-"""The search for the largest batch, and the text of plans; tests/test_meshes.py measures a step."""
+"""The search for the largest batch, and the text of plans; tests/layers/test_meshes.py measures a step."""
 
 import dataclasses
 

@@ -12,8 +12,8 @@ from lra.figures import approximation
 from lra.figures.approximation import nystrom_options
 from lra.figures.captured import QKV, CoreCall
 from nystromformer_jax import nystrom_attention, softmax_attention
-from nystromformer_jax.arguments import Options
-from nystromformer_jax.attention import find_landmarks
+from nystromformer_jax.attention.arguments import Options
+from nystromformer_jax.attention.functions import find_landmarks
 from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,

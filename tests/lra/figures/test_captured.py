@@ -13,7 +13,7 @@ from lra.data import listops
 from lra.figures import captured
 from lra.figures.captured import CoreCall, new_parser, open_run
 from nystromformer_jax import SoftmaxAttention, nystrom_attention, softmax_attention
-from nystromformer_jax.attention import add_convolution
+from nystromformer_jax.attention.functions import add_convolution
 from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths, normal
 from tests.lra.data.fakes import write_tsv
 from tests.lra.figures.tiny_run import BEST, LATEST, params_at, small_config, write_run

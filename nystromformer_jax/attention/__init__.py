@@ -1,0 +1,1 @@
+"""Attention as functions of query, key and value, and their stages."""

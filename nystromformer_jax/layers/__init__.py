@@ -1,0 +1,1 @@
+"""Flax Modules: attention layers, encoder blocks, and their parts."""

@@ -1,0 +1,1 @@
+"""What is not mathematics: files, names, plug-ins, types of arguments."""

@@ -1,0 +1,79 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer_jax.attention.dropout import Dropout, dropout, random_words
+from tests.helpers import normal
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("shape", [(31, 101, 47), (40, 4096)])
+def test_drops_at_its_rate_and_preserves_the_mean(rngs, rate, shape):
+    drop = jax.jit(functools.partial(dropout, rate=rate))
+    dropped = np.asarray(drop(next(rngs), np.ones(shape, np.float32)))
+    count = dropped.size
+    error = (rate * (1 - rate) / count) ** 0.5
+    assert abs(float((dropped == 0).mean()) - rate) < 4 * error + 1e-5
+    assert abs(float(dropped.mean()) - 1) < 4 * error / (1 - rate)
+    assert len(np.unique(dropped)) == 2
+
+
+def test_elements_are_uniform_and_nearly_independent(rngs):
+    words = np.asarray(random_words(next(rngs), (200, 2000)), np.float64) / 2**16
+    assert abs(words.mean() - 0.5) < 4 * (1 / 12 / words.size) ** 0.5
+    assert abs(words.var() - 1 / 12) < 1e-3
+    for shift, shared in ((1, 1 / 256), (2, 0)):  # neighbours share a byte
+        together = np.corrcoef(words[:, :-shift].ravel(), words[:, shift:].ravel())[0, 1]
+        assert abs(together - shared) < 4 / words.size**0.5
+    assert abs(np.corrcoef(words[:-1].ravel(), words[1:].ravel())[0, 1]) < 4 / words.size**0.5
+
+
+def test_gradient_is_zero_where_the_value_was_dropped(rngs):
+    rng = next(rngs)
+    x = normal(next(rngs), (7, 13))
+    gradient = jax.grad(lambda x: dropout(rng, x, 0.3).sum())(x)
+    np.testing.assert_allclose(gradient, dropout(rng, jnp.ones_like(x), 0.3), rtol=1e-6)
+
+
+def test_drops_the_same_elements_on_one_device_and_on_eight(rngs):
+    rng = next(rngs)
+    x = jnp.ones((16, 24, 6))
+    mesh = jax.make_mesh((4, 2), ("data", "sequence"), (jax.sharding.AxisType.Auto,) * 2)
+    sharding = jax.sharding.NamedSharding(mesh, jax.P("data", "sequence"))
+    apply = lambda x: dropout(rng, x, 0.3)
+    one = jax.jit(apply)(x)
+    eight = jax.jit(apply, out_shardings=sharding)(jax.device_put(x, sharding))
+    assert (one == eight).all()
+
+
+def test_drops_nothing_if_deterministic_or_at_rate_zero(rngs):
+    x = normal(next(rngs), (7, 13))
+    assert (Dropout(0.5).apply({}, x, deterministic=True) == x).all()
+    assert (Dropout(0.0).apply({}, x, deterministic=False) == x).all()
+
+
+@pytest.mark.parametrize("rate", [1.0, -0.1])
+def test_rejects_an_invalid_rate(rate):
+    with pytest.raises(ValueError, match="at least 0 and below 1"):
+        Dropout(rate).apply({}, jnp.ones((2, 3)), deterministic=True)
+
+
+def test_half_precision_is_preserved(rngs):
+    assert dropout(next(rngs), jnp.ones((4, 5), jnp.bfloat16), 0.1).dtype == jnp.bfloat16
+
+
+def test_scale_at_a_rate_near_one_is_finite(rngs):
+    x = jnp.ones(2**18)
+    dropped = dropout(next(rngs), x, 1 - 2**-18)
+    assert 0 < (dropped > 0).mean() < 1e-3
+    assert np.isfinite(dropped).all()
+
+
+def test_the_rate_may_be_a_numpy_number(rngs, no_annotations):
+    x, rng = np.ones((3, 8), np.float32), {"dropout": next(rngs)}
+    rates = (0.5, np.float32(0.5))
+    expected, actual = (Dropout(rate).apply({}, x, deterministic=False, rngs=rng) for rate in rates)
+    np.testing.assert_array_equal(actual, expected)

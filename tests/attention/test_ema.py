@@ -1,0 +1,211 @@
+import functools
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.test_util import check_grads
+
+from benchmarks.averages import fft_ema
+from nystromformer_jax.attention.ema import multi_scale_ema
+from tests.helpers import (
+    HALF,
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    mask_of_lengths,
+    normal,
+)
+
+BATCH, CHANNELS, STATES = 2, 3, 4
+jit_ema = jax.jit(multi_scale_ema)
+
+
+def random_averages(rngs, length, batch=BATCH):
+    """An input, time scales from half a token to many chunks, and weights."""
+    x = normal(next(rngs), (batch, length, CHANNELS))
+    shape = (2, CHANNELS, STATES)
+    time_scales = jnp.exp(jax.random.uniform(next(rngs), shape, minval=-0.7, maxval=7.0))
+    return x, time_scales, normal(next(rngs), shape) / STATES
+
+
+def squared(function, *arguments, **options):
+    return (function(*arguments, **options) ** 2).mean()
+
+
+@pytest.mark.slow_except("1", "65", "700")
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 128, 129, 700])
+def test_equals_the_convolution_with_the_whole_kernel_forward_and_gradient(rngs, length):
+    arguments = random_averages(rngs, length)
+
+    def run(function):
+        def loss(*arguments):
+            output = function(*arguments)
+            return (output**2).mean(), output
+
+        return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(*arguments)
+
+    (actual, output), (expected, expected_output) = run(multi_scale_ema), run(fft_ema)
+    assert_close(output, expected_output, REFERENCE)
+    assert_close(actual, expected, REFERENCE)
+
+
+def test_weights_decay_to_1_over_e_after_one_time_scale():
+    x = jnp.zeros((1, 300, 1)).at[0, 150].set(1.0)
+    time_scales, weights = jnp.array([[[10.0]], [[70.0]]]), jnp.array([[[3.0]], [[2.0]]])
+    output = jit_ema(x, time_scales, weights)[0, :, 0]
+    expected = [5.0, 3 / np.e, 2 / np.e]  # at the token, after it (its past) and before it
+    assert_close(output[jnp.array([150, 160, 80])], jnp.array(expected), REFERENCE)
+
+
+def test_reversed_input_with_swapped_directions_gives_the_reversed_output(rngs):
+    x, time_scales, weights = random_averages(rngs, 150)
+    reversed_ = jit_ema(x[:, ::-1], time_scales[::-1], weights[::-1])
+    assert_close(reversed_[:, ::-1], jit_ema(x, time_scales, weights), REFERENCE)
+
+
+def test_padding_has_no_effect_and_examples_are_independent(rngs):
+    x, *states = random_averages(rngs, 200)
+    mask = mask_of_lengths([200, 70], 200)
+    noisy = jnp.where(mask[..., None], x, jnp.nan)
+    output = jit_ema(noisy, *states, mask=mask)
+    assert_close(output[1:, :70], jit_ema(x[1:, :70], *states), REFERENCE)
+    assert_close(output[:1], jit_ema(x[:1], *states), REFERENCE)
+    left = jit_ema(noisy[:, ::-1], *states, mask=mask[:, ::-1])
+    assert_close(left[1:, 130:], jit_ema(x[1:, :70][:, ::-1], *states), REFERENCE)
+    gradient = jax.grad(lambda x: squared(jit_ema, x, *states, mask=mask))(noisy)
+    assert jnp.isfinite(gradient).all()
+    assert (gradient[1, 70:] == 0).all()
+
+
+def test_padding_between_tokens_counts_as_zeros(rngs):
+    x, *states = random_averages(rngs, 150)
+    mask = jax.random.bernoulli(next(rngs), 0.6, x.shape[:2])
+    expected = jax.jit(fft_ema)(jnp.where(mask[..., None], x, 0), *states)
+    assert_close(jit_ema(x, *states, mask=mask), expected, REFERENCE)
+
+
+@pytest.mark.slow_except("1x8-3", "2x4-1024")
+@pytest.mark.parametrize("length", [3, 130, 800, 1024])
+@pytest.mark.parametrize("shape", [(1, 2), (1, 8), (2, 4)], ids=["1x2", "1x8", "2x4"])
+def test_a_split_length_gives_the_same_forward_and_gradient(rngs, length, shape):
+    x, *states = random_averages(rngs, length)
+    explicit = 2 * (AxisType.Explicit,)
+    devices = jax.devices()[: math.prod(shape)]
+    mesh = jax.make_mesh(shape, ("data", "sequence"), explicit, devices=devices)
+
+    def run(x, **options):
+        def loss(*arguments):
+            output = multi_scale_ema(*arguments, **options)
+            return (output**2).mean(), output
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(x, *states)
+
+    with jax.set_mesh(mesh), jax.numpy_dtype_promotion("strict"):
+        split = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
+        (_, output), gradient = run(split, mesh=mesh)
+    (_, expected), expected_gradient = run(x)
+    assert_close(output, expected, REFERENCE)
+    assert_close(gradient, expected_gradient, REFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("length", "stays_split"), [(800, True), (520, False), (1024, True), (24, True)]
+)
+def test_a_length_of_whole_chunks_stays_split(length, stays_split):
+    """Parts of 100 tokens are two chunks of 50; parts of 65 would be two chunks of 32.5."""
+    mesh = jax.make_mesh((8,), ("sequence",), (AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        split = NamedSharding(mesh, PartitionSpec(None, "sequence"))
+        x = jax.ShapeDtypeStruct((2, length, CHANNELS), jnp.float32, sharding=split)
+        states = jax.ShapeDtypeStruct((2, CHANNELS, STATES), jnp.float32)
+        output = jax.eval_shape(functools.partial(multi_scale_ema, mesh=mesh), x, states, states)
+    assert (output.sharding.spec == PartitionSpec(None, "sequence", None)) == stays_split
+
+
+def test_a_batch_split_over_devices_stays_split():
+    mesh = jax.make_mesh((4,), ("data",), (AxisType.Auto,), devices=jax.devices()[:4])
+    split = NamedSharding(mesh, PartitionSpec("data"))
+    x = jax.ShapeDtypeStruct((8, 300, CHANNELS), jnp.float32, sharding=split)
+    states = jax.ShapeDtypeStruct((2, CHANNELS, STATES), jnp.float32)
+    gradient = jax.jit(jax.grad(functools.partial(squared, multi_scale_ema), (0, 1, 2)))
+    text = gradient.lower(x, states, states).compile().as_text()
+    assert "all-reduce" in text  # of the gradients with respect to the parameters
+    assert not re.search("all-gather|all-to-all|collective-permute", text)
+
+
+def test_derivatives_of_both_modes_and_orders_agree_with_differences(rngs):
+    with jax.enable_x64(True):
+        x, time_scales, weights = (x.astype(jnp.float64) for x in random_averages(rngs, 67, 1))
+
+        @jax.jit
+        def averages(*arguments):  # check_grads passes NumPy arrays
+            return multi_scale_ema(*(jnp.asarray(x) for x in arguments))
+
+        check_grads(averages, (x, time_scales, weights), order=2, modes=["fwd", "rev"])
+
+
+def test_memory_is_linear_in_the_length():
+    states = jax.ShapeDtypeStruct((2, CHANNELS, STATES), jnp.float32)
+
+    def bytes_at(length):
+        x = jax.ShapeDtypeStruct((1, length, CHANNELS), jnp.float32)
+        gradient = jax.jit(jax.grad(lambda *args: squared(multi_scale_ema, *args), (0, 1, 2)))
+        compiled = gradient.lower(x, states, states).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert bytes_at(16_384) < 9 * bytes_at(2_048)
+
+
+def test_half_precision_is_near_float32(rngs):
+    x, *states = random_averages(rngs, 300)
+    with jax.numpy_dtype_promotion("strict"):
+        output = jit_ema(x.astype(jnp.bfloat16), *states)
+    assert output.dtype == jnp.bfloat16
+    assert_close(output, jit_ema(x, *states), HALF)
+
+
+def test_vmap_equals_separate_calls(rngs):
+    arguments = [
+        jnp.stack(pair) for pair in zip(*(random_averages(rngs, 70) for _ in range(2)), strict=True)
+    ]
+    expected = jnp.stack([multi_scale_ema(*(x[i] for x in arguments)) for i in range(2)])
+    assert_close(jax.vmap(multi_scale_ema)(*arguments), expected, SAME_ARITHMETIC)
+
+
+def test_constant_time_scales_are_validated_inside_jit(rngs):
+    x, time_scales, weights = random_averages(rngs, 70)
+    expected = multi_scale_ema(x, time_scales, weights)
+    output = jax.jit(lambda x: multi_scale_ema(x, time_scales, weights))(x)
+    assert_close(output, expected, SAME_ARITHMETIC)
+    negative = -time_scales
+    with pytest.raises(ValueError, match=r"time_scales must be positive, got -"):
+        jax.jit(lambda x: multi_scale_ema(x, negative, weights))(x)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"time_scales": jnp.ones((2, 3))}, r"same shape \[2, 3, states\] for 3 channels"),
+        ({"weights": jnp.ones((2, 3, 5))}, r"got \(2, 3, 4\) and \(2, 3, 5\)"),
+        (
+            {"weights": jnp.ones((2, 3, 0)), "time_scales": jnp.ones((2, 3, 0))},
+            "at least one state",
+        ),
+        ({"x": jnp.ones((2, 9, 3), int)}, "x must have dtype float32.*got int32"),
+        ({"weights": jnp.ones((2, 3, 4), int)}, "weights must have dtype float32.*got int32"),
+        ({"mask": jnp.ones(9, bool)}, r"mask must have shape \(2, 9\) and be True"),
+        ({"time_scales": jnp.ones((2, 3, 4)).at[0, 1, 2].set(0)}, r"must be positive, got 0\.0"),
+        ({"mesh": 3}, r"mesh must be a jax\.sharding\.Mesh or AbstractMesh, got 3\."),
+        ({"axis": "model"}, r"axis must be one of the mesh's axes, \('sequence',\); got 'model'"),
+    ],
+)
+def test_rejects_invalid_arguments(no_annotations, change, sentence):
+    states = jnp.ones((2, 3, 4))
+    arguments = {"x": jnp.ones((2, 9, 3)), "time_scales": states, "weights": states}
+    mesh = jax.make_mesh((1,), ("sequence",), devices=jax.devices()[:1])
+    with pytest.raises(ValueError, match=sentence):
+        multi_scale_ema(**{**arguments, "mesh": mesh, **change})

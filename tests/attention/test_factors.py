@@ -1,0 +1,169 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from nystromformer_jax.attention import clusters
+from nystromformer_jax.attention.checks import zero_padding
+from nystromformer_jax.attention.factors import nystrom_attention_rows, nystrom_factors
+from nystromformer_jax.attention.functions import nystrom_attention, softmax_weights
+from tests.helpers import (
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    largest_array,
+    mask_of_lengths,
+    normal,
+    random_inputs,
+)
+
+HEADS, DIM = 2, 5
+
+
+def full_map(factors):
+    return factors.kernel_1 @ factors.inverse @ factors.kernel_3
+
+
+@pytest.mark.slow_except("True-7", "False-64")
+@pytest.mark.parametrize("num_landmarks", [1, 7, 64])
+@pytest.mark.parametrize("masked", [False, True])
+def test_product_of_the_factors_equals_the_output(rngs, num_landmarks, masked):
+    query, key, value = random_inputs(rngs, 4, 67, HEADS, DIM)
+    mask = mask_of_lengths([67, 40, 6, 1], 67) if masked else None
+    options = {"num_landmarks": num_landmarks, "mask": mask}
+    output = nystrom_attention(query, key, value, **options)
+    factors = jax.jit(functools.partial(nystrom_factors, **options))(query, key)
+    product = jnp.einsum("BHLT,BTHD->BLHD", full_map(factors), zero_padding(value, mask))
+    assert_close(product, output, REFERENCE, where=mask)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(3, 50), (50, 4), (5, 6), (47, 53)])
+def test_product_of_the_factors_equals_cross_attention_with_separate_masks(rngs, queries, keys):
+    query, key, value = random_inputs(rngs, 2, 50, HEADS, DIM, key_length=59)
+    options = {
+        "num_landmarks": 7,
+        "mask": mask_of_lengths([keys, 53], 59),
+        "query_mask": mask_of_lengths([queries, 47], 50),
+    }
+    output = nystrom_attention(query, key, value, **options)
+    product = jnp.einsum(
+        "BHLT,BTHD->BLHD",
+        full_map(nystrom_factors(query, key, **options)),
+        zero_padding(value, options["mask"]),
+    )
+    assert_close(product, output, REFERENCE, where=options["query_mask"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"landmark_layout": "mlpen"}, {"landmark_layout": "hf"}, {"landmark_selection": "kmeans"}],
+)
+@pytest.mark.parametrize("num_landmarks", [7, 35])
+@pytest.mark.slow_except("7-options0", "7-options1", "7-options2")
+def test_product_of_the_factors_equals_the_output_with_other_landmarks(
+    rngs, options, num_landmarks
+):
+    query, key, value = random_inputs(rngs, 2, 35, HEADS, DIM)
+    options = {
+        "num_landmarks": num_landmarks,
+        "mask": mask_of_lengths([35, 20], 35),
+        **options,
+    }
+    output = nystrom_attention(query, key, value, **options)
+    product = jnp.einsum(
+        "BHLT,BTHD->BLHD",
+        full_map(nystrom_factors(query, key, **options)),
+        zero_padding(value, options["mask"]),
+    )
+    assert_close(product, output, REFERENCE)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(5, 33), (33, 5)])
+def test_factors_are_exact_for_short_inputs_without_masks(rngs, monkeypatch, queries, keys):
+    """Clusters that start at tokens far apart are not in the order of the tokens."""
+
+    def far_apart(x, *_):
+        return jnp.take_along_axis(x, clusters._far_apart(x, 16)[..., None], axis=1)
+
+    monkeypatch.setattr(clusters, "_initial_centers", far_apart)
+    query, key = (normal(next(rngs), (11, length, HEADS, DIM)) for length in (queries, keys))
+    for selection in ("segments", "kmeans"):
+        factors = nystrom_factors(query, key, num_landmarks=16, landmark_selection=selection)
+        assert_close(full_map(factors), softmax_weights(query, key, None), REFERENCE)
+
+
+@pytest.mark.parametrize("layout", ["real", "mlpen", "hf"])
+def test_factors_without_a_real_key_are_zero(rngs, layout):
+    query, key, _ = random_inputs(rngs, 2, 35, HEADS, DIM)
+    mask = mask_of_lengths([35, 0], 35)
+    factors = nystrom_factors(query, key, num_landmarks=7, mask=mask, landmark_layout=layout)
+    assert (factors.kernel_3[1] == 0).all()
+    assert (factors.kernel_3[0] != 0).any()
+
+
+def test_rows_equal_rows_of_the_full_map(rngs):
+    query, key, _ = random_inputs(rngs, 3, 67, HEADS, DIM)
+    options = {"num_landmarks": 7, "mask": mask_of_lengths([67, 40, 6], 67)}
+    rows = jnp.array([[0, 66], [39, 0], [5, 2]])
+    expected = full_map(nystrom_factors(query, key, **options))
+    actual = nystrom_attention_rows(query, key, rows, **options)
+    for b in range(3):
+        assert_close(actual[b], expected[b][:, rows[b]], REFERENCE)
+    assert (jnp.where(options["mask"][:, None, None], 0, actual) == 0).all()
+
+
+def test_negative_rows_count_from_the_end_and_rows_out_of_range_are_nan(rngs):
+    query, key, _ = random_inputs(rngs, 1, 23, HEADS, DIM)
+    rows = functools.partial(nystrom_attention_rows, query, key, num_landmarks=7)
+    assert_close(rows(jnp.array([[-1, -23]])), rows(jnp.array([[22, 0]])), SAME_ARITHMETIC)
+    assert jnp.isnan(rows(jnp.array([[23, -24]]))).all()
+
+
+@pytest.mark.parametrize("batch", [(), (2, 3)])
+def test_leading_axes_and_grouped_heads_are_those_of_the_attention(rngs, batch):
+    query, key = normal(next(rngs), (*batch, 23, 4, 5)), normal(next(rngs), (*batch, 17, 2, 5))
+    rows = jnp.broadcast_to(jnp.array([0, 22]), (*batch, 2))
+    flat_query, flat_key = query.reshape(-1, 23, 4, 5), key.reshape(-1, 17, 2, 5).repeat(2, axis=2)
+    expected = nystrom_factors(flat_query, flat_key, num_landmarks=7)
+    actual = nystrom_factors(query, key, num_landmarks=7)
+    for one, other in zip(actual, expected, strict=True):
+        assert_close(one, other.reshape(*batch, *other.shape[1:]), SAME_ARITHMETIC)
+    of_rows = nystrom_attention_rows(query, key, rows, num_landmarks=7)
+    assert_close(of_rows, full_map(actual)[..., jnp.array([0, 22]), :], REFERENCE)
+
+
+def test_rows_never_allocate_a_quadratic_map():
+    length = 4096
+    shape = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
+    rows = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    of_rows = functools.partial(nystrom_attention_rows, num_landmarks=16)
+    assert largest_array(of_rows, shape, shape, rows) <= 2 * length * 16
+
+
+def test_ignores_the_content_of_padding(rngs):
+    query, key, _ = random_inputs(rngs, 1, 23, HEADS, DIM)
+    mask = mask_of_lengths([23], 31)
+    padded = [
+        jnp.pad(x, ((0, 0), (0, 8), (0, 0), (0, 0)), constant_values=jnp.nan) for x in (query, key)
+    ]
+    expected = nystrom_factors(query, key, num_landmarks=7)
+    actual = nystrom_factors(*padded, num_landmarks=7, mask=mask)
+    assert_close(actual.kernel_1[:, :, :23], expected.kernel_1, SAME_ARITHMETIC)
+    assert_close(actual.inverse, expected.inverse, REFERENCE)
+    assert_close(actual.kernel_3[..., :23], expected.kernel_3, SAME_ARITHMETIC)
+
+
+@pytest.mark.parametrize("layout", ["real", "hf"])
+@pytest.mark.parametrize("length", [7, 35])
+def test_dtypes_are_never_promoted_implicitly(layout, length, rngs):
+    query, key, _ = random_inputs(rngs, 2, length, HEADS, DIM, dtype=jnp.bfloat16)
+    rows = jnp.zeros((2, 1), jnp.int32)
+    options = {
+        "num_landmarks": 7,
+        "landmark_layout": layout,
+        "mask": mask_of_lengths([7, 5], length),
+    }
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
+        of_rows = functools.partial(nystrom_attention_rows, rows=rows, **options)
+        assert jax.eval_shape(of_rows, query, key).dtype == jnp.float32

@@ -1,0 +1,62 @@
+"""Rotary embeddings, compared with complex numbers and by their defining property."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer_jax import rotary_embedding
+from nystromformer_jax.attention.functions import softmax_weights
+from tests.helpers import HALF, REFERENCE, assert_close, normal
+
+B, L, H, D = 2, 13, 3, 10
+
+
+def test_equals_multiplication_by_complex_numbers(rngs):
+    x = normal(next(rngs), (B, L, H, D))
+    positions = jax.random.randint(next(rngs), (B, L), 0, 500)
+    float64 = np.float64(x)
+    rates = 100.0 ** (-2 * np.arange(D // 2) / D)
+    angles = np.float64(positions)[:, :, None, None] * rates[None, None, None]
+    turned = (float64[..., : D // 2] + 1j * float64[..., D // 2 :]) * np.exp(1j * angles)
+    expected = np.concatenate([turned.real, turned.imag], axis=-1)
+    turn = jax.jit(functools.partial(rotary_embedding, base=100.0))
+    assert_close(turn(x, positions), expected, REFERENCE)
+    half = turn(x.astype(jnp.bfloat16), positions)
+    assert half.dtype == jnp.bfloat16
+    assert_close(half, expected, HALF)
+
+
+def test_softmax_weights_depend_on_differences_of_positions(rngs):
+    query, key = (normal(next(rngs), (B, L, H, D)) for _ in range(2))
+
+    def weights(query_shift, key_shift):
+        rotated = (
+            rotary_embedding(x, jnp.arange(L)[None] + shift)
+            for x, shift in ((query, query_shift), (key, key_shift))
+        )
+        return softmax_weights(*rotated, None)
+
+    assert_close(weights(37, 37), weights(0, 0), REFERENCE)
+    assert np.abs(weights(37, 36) - weights(0, 0)).max() > 0.1
+
+
+def test_default_base_positions_and_leading_axes(rngs):
+    x = normal(next(rngs), (B, 2, L, H, D))
+    rotated = rotary_embedding(x)
+    np.testing.assert_array_equal(rotated, rotary_embedding(x, jnp.arange(L), base=10_000.0))
+    np.testing.assert_array_equal(rotated[1], rotary_embedding(x[1]))
+    np.testing.assert_array_equal(rotated[..., 0, :, :], x[..., 0, :, :])
+
+
+@pytest.mark.usefixtures("no_annotations")
+def test_rejects_an_odd_head_dim_and_other_positions():
+    with pytest.raises(ValueError, match=r"even head_dim, got \(2, 13, 3, 5\)"):
+        rotary_embedding(jnp.ones((B, L, H, 5)))
+    with pytest.raises(ValueError, match=r"positions must be \[..., 13\], got \(2, 1\)"):
+        rotary_embedding(jnp.ones((B, L, H, D)), jnp.ones((B, 1), int))
+    for batch in (B, 1):
+        with pytest.raises(ValueError, match=r"leading axes must be 1 or those of x, \(\d,\)"):
+            rotary_embedding(jnp.ones((batch, L, H, D)), jnp.ones((B + 1, L), int))

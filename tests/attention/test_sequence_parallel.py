@@ -1,0 +1,452 @@
+"""Attention with its length split over eight devices equals that of one device."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from nystromformer_jax.attention.functions import nystrom_attention
+from nystromformer_jax.attention.sequence_parallel import sharded_nystrom_attention
+from nystromformer_jax.cores import NystromAttention, make_core
+from nystromformer_jax.layers.encoder import EncoderBlock, SelfAttention
+from nystromformer_jax.layers.gated_ema import GatedEmaBlock, MultiScaleEma
+from nystromformer_jax.training import MeshConfig, batch_sharding, make_mesh, on_mesh
+from nystromformer_jax.training.collectives import find_collectives
+from nystromformer_jax.training.topology import topology_devices
+from tests.helpers import (
+    HALF,
+    HALF_GRADIENT,
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    normal,
+    random_inputs,
+)
+
+M, BATCH, HEADS, DIM = 7, 8, 2, 5
+
+
+def mesh_of(data, sequence):
+    return make_mesh(MeshConfig(data=data, sequence=sequence))
+
+
+def masks_of_all_kinds(length):
+    """Eight examples: all tokens real, short, few, none, M and M + 1 far apart, with holes, at the end."""
+    positions = np.arange(length)
+    return jnp.asarray(
+        [
+            *(positions < count for count in (length, 20, 3, 0)),
+            positions % 9 == 4,
+            positions % 8 == 3,
+            np.random.default_rng(length).random(length) < 0.5,
+            positions >= 30,
+        ]
+    )
+
+
+def other_masks_of_all_kinds(length):
+    """In another order, so that examples with few queries have many keys, and vice versa."""
+    return jnp.roll(masks_of_all_kinds(length), 3, axis=0)
+
+
+def random_kernel(rngs, width, dtype=jnp.float32, *, per_channel=False):
+    groups = (HEADS, DIM) if per_channel else (HEADS,)
+    return normal(next(rngs), (*groups, width), dtype) if width else None
+
+
+def split_over(mesh, tree):
+    return jax.tree.map(lambda x: jax.device_put(x, batch_sharding(mesh, x.shape)), tree)
+
+
+def assert_same(
+    rngs,
+    mesh,
+    inputs,
+    *,
+    width=0,
+    per_channel=False,
+    num_landmarks=M,
+    pinv_iters=2,
+    placed=True,
+    **options,
+):
+    """Output where queries are real, and the gradients of each example and each kernel."""
+    mask, query_mask = (options.pop(name, None) for name in ("mask", "query_mask"))
+    real = mask if query_mask is None and len({x.shape[1] for x in inputs}) == 1 else query_mask
+    cotangent = normal(next(rngs), inputs[0].shape)
+    if real is not None:
+        cotangent = jnp.where(real[..., None, None], cotangent, 0)
+
+    def output_and_gradients(attention, inputs, kernel, masks):
+        def total(inputs, kernel):
+            output = attention(
+                *inputs,
+                conv_kernel=kernel,
+                num_landmarks=num_landmarks,
+                pinv_iters=pinv_iters,
+                **masks,
+                **options,
+            )
+            return (output * cotangent).sum(), output
+
+        differentiate = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)
+        (_, output), gradients = jax.jit(differentiate)(inputs, kernel)
+        return output, jax.tree.map(list, gradients)
+
+    kernel = random_kernel(rngs, width, inputs[0].dtype, per_channel=per_channel)
+    masks = {"mask": mask, "query_mask": query_mask}
+    expected, expected_gradients = output_and_gradients(nystrom_attention, inputs, kernel, masks)
+    attention = functools.partial(sharded_nystrom_attention, mesh=mesh)
+    if placed:
+        inputs, masks = split_over(mesh, (inputs, masks))
+    actual, gradients = output_and_gradients(attention, inputs, kernel, masks)
+    half = inputs[0].dtype == jnp.bfloat16
+    assert_close(actual, expected, HALF if half else REFERENCE, where=real)
+    assert_close(gradients, expected_gradients, HALF_GRADIENT if half else REFERENCE)
+
+
+@pytest.mark.slow(minutes=0.1)
+@pytest.mark.parametrize(
+    ("shape", "length", "num_landmarks"),
+    [
+        pytest.param((1, 8), 64, 8, id="whole segments on each device"),
+        pytest.param((4, 2), 56, 7, id="segments across devices"),
+        pytest.param((2, 4), 61, 7, id="a length that devices do not divide"),
+        pytest.param((1, 8), 11, 7, id="devices without a token"),
+    ],
+)
+def test_every_mesh_gives_the_result_of_one_device(rngs, shape, length, num_landmarks):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
+    assert_same(rngs, mesh_of(*shape), inputs, width=5, num_landmarks=num_landmarks)
+
+
+@pytest.mark.slow_except("shape0-61-float32")
+@pytest.mark.parametrize(
+    ("shape", "length", "dtype"), [((1, 8), 61, jnp.float32), ((2, 4), 64, jnp.bfloat16)]
+)
+def test_supports_any_mask(rngs, shape, length, dtype):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, dtype=dtype)
+    assert_same(rngs, mesh_of(*shape), inputs, width=5, mask=masks_of_all_kinds(length))
+
+
+@pytest.mark.slow(minutes=0.1)
+@pytest.mark.parametrize(
+    ("shape", "length", "dtype"),
+    [((1, 8), 64, jnp.float32), ((2, 4), 61, jnp.float32), ((2, 4), 64, jnp.bfloat16)],
+)
+def test_supports_a_convolution_per_channel(rngs, shape, length, dtype):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, dtype=dtype)
+    mask = masks_of_all_kinds(length)
+    assert_same(rngs, mesh_of(*shape), inputs, width=7, per_channel=True, mask=mask)
+
+
+@pytest.mark.slow(minutes=0.1)
+def test_supports_a_separate_query_mask(rngs):
+    masks = {"mask": masks_of_all_kinds(61), "query_mask": other_masks_of_all_kinds(61)}
+    inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
+    assert_same(rngs, mesh_of(2, 4), inputs, width=5, **masks, mask_conv=False)
+
+
+@pytest.mark.slow_except("61-40")
+@pytest.mark.parametrize(("length", "key_length"), [(64, 43), (61, 40)])
+def test_supports_another_key_length(rngs, length, key_length):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, key_length=key_length)
+    assert_same(rngs, mesh_of(2, 4), inputs)
+
+
+@pytest.mark.slow(minutes=0.1)
+def test_supports_normalized_rows(rngs):
+    masks = {
+        "mask": masks_of_all_kinds(43).at[:, 0].set(True),
+        "query_mask": other_masks_of_all_kinds(61),
+    }
+    inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM, key_length=43)
+    assert_same(rngs, mesh_of(2, 4), inputs, **masks, normalize_rows=True, pinv_start="batch_max")
+
+
+@pytest.mark.parametrize("length", [61, 64])
+def test_works_without_implicit_promotion_with_x64(rngs, length):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
+    attend = functools.partial(sharded_nystrom_attention, mesh=mesh_of(2, 4), num_landmarks=M)
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
+        for mask in (None, masks_of_all_kinds(length)):
+            output = jax.eval_shape(functools.partial(attend, mask=mask), *inputs)
+            assert output.dtype == jnp.float32
+
+
+@pytest.mark.slow(minutes=0.1)
+@pytest.mark.parametrize("length", [64, 43])
+def test_finds_the_same_clusters(rngs, length):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
+    masks = {"mask": masks_of_all_kinds(length)} if length == 43 else {}
+    assert_same(rngs, mesh_of(2, 4), inputs, **masks, landmark_selection="kmeans")
+
+
+@pytest.mark.slow(minutes=0.1)
+@pytest.mark.parametrize(
+    ("shape", "length", "num_landmarks", "options"),
+    [
+        pytest.param((2, 4), 63, 7, {"landmark_layout": "mlpen"}, id="mlpen"),
+        pytest.param((1, 8), 64, 8, {"landmark_layout": "hf", "mask_conv": False}, id="hf"),
+    ],
+)
+def test_supports_other_landmark_layouts(rngs, shape, length, num_landmarks, options):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
+    masks = {"mask": masks_of_all_kinds(length)}
+    assert_same(
+        rngs, mesh_of(*shape), inputs, width=5, num_landmarks=num_landmarks, **masks, **options
+    )
+
+
+def test_output_is_sharded_with_and_without_jit(rngs):
+    mesh = mesh_of(2, 4)
+    inputs = split_over(mesh, random_inputs(rngs, BATCH, 64, HEADS, DIM))
+    attention = functools.partial(sharded_nystrom_attention, mesh=mesh, num_landmarks=M)
+    output, compiled = attention(*inputs), jax.jit(attention)(*inputs)
+    assert_close(compiled, output, SAME_ARITHMETIC)
+    for split in (output, compiled):
+        assert {shard.data.shape[1] for shard in split.addressable_shards} == {16}
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+def test_a_length_not_divisible_by_the_devices_is_supported(rngs, axis_type):
+    mesh = jax.make_mesh((8,), ("sequence",), (axis_type,))
+    inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
+    output = sharded_nystrom_attention(*inputs, mesh=mesh, num_landmarks=M)
+    expected = jax.jit(functools.partial(nystrom_attention, num_landmarks=M))(*inputs)
+    assert_close(output, expected, REFERENCE)
+    assert output.sharding.is_fully_replicated
+
+
+@pytest.mark.slow_except(
+    "a length that devices do not divide-True-True",
+    "equal segments-True-True",
+    "unequal segments-True-True",
+)
+@pytest.mark.parametrize(("placed", "per_channel"), [(True, False), (True, True), (False, False)])
+@pytest.mark.parametrize(
+    ("length", "num_landmarks", "masked"),
+    [
+        pytest.param(64, M, True, id="a length that devices divide"),
+        pytest.param(61, M, True, id="a length that devices do not divide"),
+        pytest.param(64, 67, True, id="no more positions than landmarks"),
+        pytest.param(64, 8, False, id="equal segments"),
+        pytest.param(64, M, False, id="unequal segments"),
+    ],
+)
+def test_supports_explicit_mesh_axes(rngs, length, num_landmarks, masked, placed, per_channel):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
+    mask = masks_of_all_kinds(length) if masked else None
+    options = {"mask": mask, "num_landmarks": num_landmarks}
+    mesh = jax.make_mesh((2, 4), ("data", "sequence"), 2 * (AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        assert_same(rngs, mesh, inputs, width=5, placed=placed, per_channel=per_channel, **options)
+
+
+def test_a_module_is_initialized_with_a_length_on_an_explicit_axis(rngs):
+    module = SelfAttention(
+        2, make_core("nystrom", num_landmarks=M, conv_kernel_size=3), deterministic=True
+    )
+    x = normal(next(rngs), (2, 64, 6))
+    expected = jax.jit(module.init)(jax.random.key(0), x)
+    mesh = jax.make_mesh((4,), ("sequence",), (AxisType.Explicit,), devices=jax.devices()[:4])
+    with jax.set_mesh(mesh):
+        split = jax.device_put(x, NamedSharding(mesh, PartitionSpec(None, "sequence")))
+        variables = jax.jit(module.init)(jax.random.key(0), split)
+    assert_close(variables, expected, SAME_ARITHMETIC)
+
+
+def test_ignores_the_content_of_masked_positions(rngs):
+    mesh, mask, query_mask = mesh_of(2, 4), masks_of_all_kinds(61), other_masks_of_all_kinds(61)
+    inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
+    cotangent = jnp.where(query_mask[..., None, None], 1 + inputs[0], 0)
+    kernel = random_kernel(rngs, 5)
+
+    @functools.partial(jax.grad, argnums=(0, 1, 2, 3), has_aux=True)
+    def gradients_and_output(query, key, value, kernel):
+        attention = functools.partial(sharded_nystrom_attention, mesh=mesh, num_landmarks=M)
+        output = attention(query, key, value, mask=mask, query_mask=query_mask, conv_kernel=kernel)
+        return (output * cotangent).sum(), output
+
+    gradients_and_output = jax.jit(gradients_and_output)
+
+    def holding(filler):
+        real = (query_mask, mask, mask)
+        with_nan = [
+            jnp.where(own[..., None, None], x, filler) for x, own in zip(inputs, real, strict=True)
+        ]
+        return gradients_and_output(*with_nan, kernel)
+
+    expected_gradients, expected = holding(0.0)
+    gradients, output = holding(jnp.nan)
+    assert_close(output, expected, SAME_ARITHMETIC, where=query_mask)
+    assert_close(gradients, expected_gradients, SAME_ARITHMETIC)
+
+
+@pytest.mark.parametrize(
+    ("shape", "length", "key_length", "layout"),
+    [
+        ((8, 1), 61, 61, "real"),
+        ((1, 8), 5, 61, "real"),
+        ((1, 8), 61, 7, "real"),
+        ((1, 8), 7, 7, "hf"),
+    ],
+)
+def test_does_not_split_on_one_device_or_short_lengths(rngs, shape, length, key_length, layout):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, key_length=key_length)
+    options = {"num_landmarks": M, "landmark_layout": layout}
+    attention = functools.partial(sharded_nystrom_attention, mesh=mesh_of(*shape), **options)
+    assert "shard_map" not in str(jax.make_jaxpr(attention)(*inputs))
+    expected = jax.jit(functools.partial(nystrom_attention, **options))(*inputs)
+    assert_close(jax.jit(attention)(*inputs), expected, SAME_ARITHMETIC)
+
+
+@pytest.mark.parametrize("layout", ["mlpen", "hf"])
+def test_rejects_what_one_device_rejects(rngs, layout, no_annotations):
+    query, key, value = random_inputs(rngs, 2, 37, 2, 3)
+    with pytest.raises(ValueError, match="L = 37 is not a multiple of M = 6"):
+        sharded_nystrom_attention(
+            query, key, value, mesh=mesh_of(2, 4), num_landmarks=6, landmark_layout=layout
+        )
+
+
+def test_rejects_unsupported_splits(rngs):
+    inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
+    attention = functools.partial(sharded_nystrom_attention, *inputs)
+    with pytest.raises(
+        ValueError, match=r"one of the mesh's axes, \('data', 'sequence'\); got 'length'"
+    ):
+        attention(mesh=mesh_of(1, 8), num_landmarks=M, axis="length")
+    with pytest.raises(ValueError, match=r"num_landmarks \(M\) must be an integer"):
+        attention(mesh=mesh_of(1, 8), num_landmarks=0)
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_parts_shorter_than_half_the_convolution_are_not_split(rngs, per_channel):
+    inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
+    options = {"num_landmarks": M, "conv_kernel": random_kernel(rngs, 19, per_channel=per_channel)}
+    actual = sharded_nystrom_attention(*inputs, mesh=mesh_of(1, 8), **options)
+    assert_close(actual, nystrom_attention(*inputs, **options), SAME_ARITHMETIC)
+
+
+def test_the_core_returns_the_same_under_a_mesh(rngs):
+    mesh, mask = mesh_of(2, 4), masks_of_all_kinds(61)
+    inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
+    core, init_rng = NystromAttention(num_landmarks=M, conv_kernel_size=5), next(rngs)
+    params = core.init(init_rng, *inputs, mask, deterministic=True)
+    expected = core.apply(params, *inputs, mask, deterministic=True)
+    with jax.set_mesh(mesh):
+        again = core.init(init_rng, *inputs, mask, deterministic=True)
+        actual = core.apply(params, *inputs, mask, deterministic=True)
+    assert_close(again, params, SAME_ARITHMETIC)
+    assert_close(actual, expected, REFERENCE, where=mask)
+
+
+@pytest.mark.parametrize(
+    ("block", "length"),
+    [(EncoderBlock, 512), (functools.partial(GatedEmaBlock, num_states=2), 2048)],
+    ids=["transformer", "gated ema"],
+)
+def test_a_block_does_not_gather_the_sequence(block, length):
+    mesh, width = mesh_of(1, 8), 12
+    core = make_core("nystrom", num_landmarks=8, conv_kernel_size=5)
+    block = block(2, core, 24)
+    params = jax.eval_shape(
+        lambda x: block.init(jax.random.key(0), x, deterministic=True),
+        jax.ShapeDtypeStruct((2, length, width), jnp.float32),
+    )
+    x = jax.ShapeDtypeStruct(
+        (2, length, width), jnp.float32, sharding=batch_sharding(mesh, (2, length))
+    )
+
+    def gradient(params, x):
+        return jax.grad(lambda x: (block.apply(params, x, deterministic=True) ** 2).sum())(x)
+
+    found = find_collectives(jax.jit(on_mesh(gradient, mesh)).lower(params, x).compile().as_text())
+    assert 0 < sum(kind.nbytes for kind in found.values()) < 2 * 4 * length * width
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        SelfAttention(2, make_core("nystrom", num_landmarks=3), deterministic=True),
+        MultiScaleEma(4),
+    ],
+)
+def test_modules_run_inside_a_users_shard_map(rngs, module):
+    """There the axis is already split: each device has sequences of its own."""
+    x = normal(next(rngs), (1, 8 * 5, 6))
+    variables = module.init(next(rngs), x)
+    apply = functools.partial(module.apply, variables)
+    spec = PartitionSpec(None, "sequence")
+    each = jax.shard_map(apply, mesh=mesh_of(1, 8), in_specs=spec, out_specs=spec)
+    expected = jnp.concatenate([apply(part) for part in jnp.split(x, 8, axis=1)], axis=1)
+    assert_close(jax.jit(each)(x), expected, REFERENCE)
+
+
+def received_bytes(mesh, length, heads, dim, width, dtype, *, masked, backwards, **options):
+    """Returns the bytes that each device receives by collectives."""
+
+    def spec(shape, dtype, *axes):
+        sharding = NamedSharding(mesh, PartitionSpec(*axes))
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    def attend(query, key, value, kernel, mask):
+        masks = {"mask": mask, "conv_kernel": kernel}
+        return sharded_nystrom_attention(query, key, value, mesh=mesh, **masks, **options)
+
+    def total(*arguments):
+        return attend(*arguments).astype(jnp.float32).sum()
+
+    tokens = spec((1, length, heads, dim), dtype, None, "sequence")
+    kernel = spec((heads, width), jnp.float32)
+    mask = spec((1, length), bool, None, "sequence") if masked else None
+    function = jax.grad(total, argnums=(0, 1, 2, 3)) if backwards else attend
+    compiled = jax.jit(function).lower(tokens, tokens, tokens, kernel, mask).compile()
+    return sum(found.nbytes for found in find_collectives(compiled.as_text()).values())
+
+
+@pytest.mark.slow_except("True-True")
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_communication_does_not_depend_on_the_length(masked, backwards):
+    devices, num_landmarks, width = 8, 8, 5
+    landmarks = num_landmarks * HEADS * DIM
+    edges = 2 * (width // 2) * HEADS * DIM
+    # Landmarks of queries and of keys, and the collected values with a maximum and a sum.
+    numbers = 3 * landmarks + 2 * num_landmarks * HEADS + edges
+    if masked:  # counts of tokens
+        numbers += devices
+    if backwards:
+        numbers += 3 * landmarks + edges + HEADS * width
+
+    received = functools.partial(
+        received_bytes,
+        masked=masked,
+        backwards=backwards,
+        num_landmarks=num_landmarks,
+        pinv_iters=1,
+    )
+    for length in (512, 4096):
+        nbytes = received(mesh_of(1, devices), length, HEADS, DIM, width, jnp.float32)
+        assert nbytes == 4 * numbers
+
+
+@pytest.mark.slow(minutes=0.4)
+@pytest.mark.parametrize("topology", ["v5e:2x4", "v5e:4x4"])
+@pytest.mark.parametrize(
+    ("masked", "backwards", "most"),
+    [(False, False, 0.3), (False, True, 0.6), (True, False, 0.45), (True, True, 0.9)],
+)
+def test_communication_of_tpus_is_bounded(topology, masked, backwards, most):
+    pytest.importorskip("libtpu")
+    mesh = make_mesh(MeshConfig(data=1, sequence=-1), topology_devices(topology))
+    received = functools.partial(
+        received_bytes, masked=masked, backwards=backwards, num_landmarks=64
+    )
+    short, long = (received(mesh, length, 8, 64, 33, jnp.bfloat16) for length in (16_384, 131_072))
+    assert short == long
+    assert 0 < short <= most * 2**20
