@@ -43,6 +43,11 @@ def depthwise_convolution(
     value, kernel = jnp.asarray(value), jnp.asarray(kernel)
     check_array("value", value, "batch, length, heads, head_dim")
     check_kernel("kernel", kernel, value.shape[2:])
+    return convolve(value, kernel)
+
+
+def convolve(value: Float[Array, "B L H D"], kernel: Array) -> Float[Array, "B L H D"]:
+    """Computes `depthwise_convolution` for validated arguments."""
     return _compiled_convolve(*_vary_alike(value, kernel))
 
 

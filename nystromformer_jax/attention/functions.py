@@ -10,15 +10,15 @@ import jax.numpy as jnp
 from nystromformer_jax.attention.arguments import Inputs, Options, check_arguments, fold_axes
 from nystromformer_jax.attention.checks import check_inputs, check_query_mask, zero_padding
 from nystromformer_jax.attention.clusters import cluster_landmarks
-from nystromformer_jax.attention.convolution import depthwise_convolution
-from nystromformer_jax.attention.landmarks import LandmarkMeans, TokenRanks, segment_means
+from nystromformer_jax.attention.convolution import convolve
+from nystromformer_jax.attention.landmarks import LandmarkMeans, TokenRanks, means_of_segments
 from nystromformer_jax.attention.stages import (
     MIN_ROW_SUM,
     Assignment,
     Landmarks,
     assign_landmarks,
     collect_normalized,
-    distribute,
+    distribute_values,
     invert_landmarks,
     scaled_logits,
     weighted_values,
@@ -236,7 +236,7 @@ def nystrom(inputs: Inputs, options: Options, operations: Operations) -> Float[A
     collected = operations.collect(
         landmarks.q_landmarks, key, value, mask=inputs.mask, assigned=assignment.of_keys
     )
-    output = distribute(
+    output = distribute_values(
         query,
         landmarks.k_landmarks,
         landmarks.apply_inverse(collected, assignment.is_exact),
@@ -260,12 +260,12 @@ def _means(x: Array, mask: Array | None, options: Options, *, of_queries: bool) 
     """Returns the segment means on one device."""
     del of_queries  # queries and keys are treated alike
     layout = options.landmark_layout
-    means, landmark_mask = segment_means(x, options.num_landmarks, mask, layout=layout)
+    means, landmark_mask = means_of_segments(x, mask, options.num_landmarks, layout)
     ranks = None if mask is None or layout != "real" else TokenRanks.create(mask)
     return LandmarkMeans(means, landmark_mask, ranks)
 
 
-LOCAL = Operations(_means, collect_normalized, depthwise_convolution, lambda x: x)
+LOCAL = Operations(_means, collect_normalized, convolve, lambda x: x)
 
 
 def _landmark_means(
@@ -300,7 +300,7 @@ def add_convolution(
     output: Float[Array, "B L H D"],
     value: Float[Array, "B T H D"],
     conv_kernel: Float[Array, "H W"] | Float[Array, "H D W"] | None,
-    convolve: Callable[..., Array] = depthwise_convolution,
+    convolve: Callable[..., Array] = convolve,
 ) -> Float[Array, "B L H D"]:
     """Adds the convolution of the value (the skip connection) unless `conv_kernel` is None."""
     if conv_kernel is None:

@@ -112,12 +112,12 @@ def segment_means(
     check_array("x", x, "batch, length, heads, head_dim")
     check_mask("mask", mask, x.shape[:2], "real tokens, [B L]")
     check_landmarks(num_landmarks, x.shape[1], layout, "layout")
-    return _segment_means(x, mask, num_landmarks, layout)
+    return means_of_segments(x, mask, num_landmarks, layout)
 
 
 # Compiled as one program outside of jit. Inside, it becomes part of the caller's program.
 @functools.partial(jax.jit, static_argnames=("num_landmarks", "layout"), inline=True)
-def _segment_means(
+def means_of_segments(
     x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None, num_landmarks: int, layout: Layout
 ) -> tuple[Float[Array, "B M H D"], Bool[Array, "B M"]]:
     """Computes `segment_means` for validated arguments."""

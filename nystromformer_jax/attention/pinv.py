@@ -53,7 +53,16 @@ def iterative_pinv(
             f"iterative_pinv needs non-empty matrices [… M N], got shape {kernel.shape}."
         )
     check_dtype("kernel", kernel)
-    kernel = kernel.astype(accum_dtype(kernel.dtype))
+    return invert(kernel.astype(accum_dtype(kernel.dtype)), num_iters, start, precision)
+
+
+def invert(
+    kernel: Float[Array, "*batch M N"],
+    num_iters: int,
+    start: Start,
+    precision: jax.lax.Precision | None,
+) -> Float[Array, "*batch N M"]:
+    """Computes `iterative_pinv` for validated arguments, in the dtype of `kernel`."""
     iterate = functools.partial(_iterate, num_iters=num_iters, start=start, precision=precision)
     if on_gpu():
         return iterate(kernel)  # recomputing these small arrays would start forty more kernels

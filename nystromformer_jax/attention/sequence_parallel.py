@@ -9,7 +9,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from nystromformer_jax.attention.arguments import Inputs, Options, check_arguments
 from nystromformer_jax.attention.checks import accum_dtype, mask_or_ones, pad_length
-from nystromformer_jax.attention.convolution import depthwise_convolution
+from nystromformer_jax.attention.convolution import convolve
 from nystromformer_jax.attention.functions import Operations, attend_locally, nystrom
 from nystromformer_jax.attention.landmarks import (
     LandmarkMeans,
@@ -17,7 +17,7 @@ from nystromformer_jax.attention.landmarks import (
     segment_sizes,
     segment_sums,
 )
-from nystromformer_jax.attention.stages import collect
+from nystromformer_jax.attention.stages import collect_parts
 from nystromformer_jax.kernels.choice import kernels_wanted, warn_once
 from nystromformer_jax.support.values import Implementation, Layout, Selection, Start
 from nystromformer_jax.typing import Array, Bool, Float
@@ -82,6 +82,17 @@ def sharded_nystrom_attention(
         normalize_rows=normalize_rows,
     )
     check_arguments(inputs, options, implementation, split_length=True)
+    return attend_sharded(inputs, options, implementation, mesh, axis)
+
+
+def attend_sharded(
+    inputs: Inputs,
+    options: Options,
+    implementation: Implementation,
+    mesh: Mesh | AbstractMesh,
+    axis: str = SEQUENCE_AXIS,
+) -> Float[Array, "B L H D"]:
+    """Computes `sharded_nystrom_attention` for validated arguments."""
     devices = devices_along(mesh, axis)
     key_length = inputs.key.shape[1]
     halo = 0 if inputs.conv_kernel is None else inputs.conv_kernel.shape[-1] // 2
@@ -247,7 +258,7 @@ def _psum(x: Array, *, axis: str) -> Array:
 
 def _collect(*tokens: Array, mask: Array | None, assigned: Array | None, axis: str) -> Array:
     """Returns kernel_3 @ value over the keys of all devices."""
-    values, maximum, total = collect(*tokens, mask=mask, assigned=assigned)
+    values, maximum, total = collect_parts(*tokens, mask=mask, assigned=assigned)
     scale = jnp.exp(maximum - jax.lax.pmax(maximum, axis))
     values, total = jax.lax.psum((values * scale[..., None], total * scale), axis)
     # Cast to varying once here, so that the gradients of all uses are summed over devices only once.
@@ -267,4 +278,4 @@ def _convolve(value: Float[Array, "B L H D"], conv_kernel: Array, *, axis: str) 
     before = jax.lax.ppermute(value[:, length - halo :], axis, right)
     after = jax.lax.ppermute(value[:, :halo], axis, left)
     extended = jnp.concatenate([before, value, after], axis=1)
-    return depthwise_convolution(extended, conv_kernel)[:, halo : halo + length]
+    return convolve(extended, conv_kernel)[:, halo : halo + length]

@@ -21,7 +21,7 @@ from nystromformer_jax.attention.checks import (
 )
 from nystromformer_jax.attention.convolution import depthwise_convolution
 from nystromformer_jax.attention.landmarks import LandmarkMeans, TokenRanks
-from nystromformer_jax.attention.pinv import iterative_pinv
+from nystromformer_jax.attention.pinv import invert
 from nystromformer_jax.support.target import on_gpu, target_device
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
@@ -68,7 +68,14 @@ def collect(
     """
     names = ("q_landmarks", "key", "value")
     check_inputs(q_landmarks, key, value, mask, names, any_value_dim=True)
-    q_landmarks, key, value = jnp.asarray(q_landmarks), jnp.asarray(key), jnp.asarray(value)
+    tokens = (jnp.asarray(x) for x in (q_landmarks, key, value))
+    return collect_parts(*tokens, mask=mask, assigned=assigned)
+
+
+def collect_parts(
+    q_landmarks: Array, key: Array, value: Array, *, mask: Array | None, assigned: Array | None
+) -> tuple[Array, Array, Array]:
+    """Computes `collect` for validated arguments."""
     logits = collect_logits(q_landmarks, key, mask, assigned)
     maximum = jax.lax.stop_gradient(logits.max(axis=-1))
     weights = jnp.exp(logits - maximum[..., None])
@@ -79,7 +86,7 @@ def collect(
 def collect_normalized(
     q_landmarks: Array, key: Array, value: Array, *, mask: Array | None, assigned: Array | None
 ) -> Array:
-    """Returns kernel_3 @ value if one device has all keys; `collect` is for parts of a sequence."""
+    """Returns kernel_3 @ value if one device has all keys; `collect_parts` is for parts of a sequence."""
     return softmax_product(collect_logits(q_landmarks, key, mask, assigned), value)
 
 
@@ -140,11 +147,9 @@ def distribute(
     query, k_landmarks, landmark_values = (
         jnp.asarray(x) for x in (query, k_landmarks, landmark_values)
     )
-    logits = scaled_logits(query, k_landmarks, landmark_mask)
-    if assigned is not None:
-        landmark = jnp.arange(logits.shape[3], dtype=jnp.int32)[None, None, None, :]
-        logits = _assigned_logits(logits, assigned[:, None, :, None], landmark)
-    output = softmax_product(logits, landmark_values.astype(query.dtype)).astype(query.dtype)
+    output = distribute_values(
+        query, k_landmarks, landmark_values, landmark_mask=landmark_mask, assigned=assigned
+    )
     if conv_kernel is None:
         return output
     if value is None:
@@ -157,6 +162,22 @@ def distribute(
     check_mask("mask", mask, value.shape[:2], "real values, [B L]")
     value = zero_padding(value, mask)
     return output + depthwise_convolution(value, conv_kernel).astype(query.dtype)
+
+
+def distribute_values(
+    query: Float[Array, "B L H D"],
+    k_landmarks: Float[Array, "B M H D"],
+    landmark_values: Float[Array, "B M H Dv"],
+    *,
+    landmark_mask: Bool[Array, "B M"] | None,
+    assigned: Int[Array, "B L"] | None,
+) -> Float[Array, "B L H Dv"]:
+    """Computes `distribute` without a convolution, for validated arguments."""
+    logits = scaled_logits(query, k_landmarks, landmark_mask)
+    if assigned is not None:
+        landmark = jnp.arange(logits.shape[3], dtype=jnp.int32)[None, None, None, :]
+        logits = _assigned_logits(logits, assigned[:, None, :, None], landmark)
+    return softmax_product(logits, landmark_values.astype(query.dtype)).astype(query.dtype)
 
 
 def _assigned_logits(
@@ -235,9 +256,7 @@ def invert_landmarks(
     q_landmarks, q_landmark_mask, _ = q_means
     k_landmarks, k_landmark_mask, _ = k_means
     kernel_2 = landmark_kernel(q_landmarks, k_landmarks, q_landmark_mask, k_landmark_mask)
-    inverse = iterative_pinv(
-        kernel_2, num_iters=options.pinv_iters, start=options.pinv_start, precision=precision
-    )
+    inverse = invert(kernel_2, options.pinv_iters, options.pinv_start, precision)
     return Landmarks(q_landmarks, k_landmarks, k_landmark_mask, kernel_2, inverse)
 
 

@@ -1,17 +1,16 @@
 """Nyström attention with the convolution of the value."""
 
 import dataclasses
-import functools
 
-from nystromformer_jax.attention.arguments import Options
-from nystromformer_jax.attention.checks import check_inputs, check_query_mask
-from nystromformer_jax.attention.functions import find_landmarks, nystrom_attention
+from nystromformer_jax.attention.arguments import Inputs, Options, check_arguments
+from nystromformer_jax.attention.checks import check_convolution
+from nystromformer_jax.attention.functions import attend_locally, find_landmarks
 from nystromformer_jax.attention.pinv import pinv_residual
 from nystromformer_jax.attention.sequence_parallel import (
     SEQUENCE_AXIS,
+    attend_sharded,
     reshard_length,
     sequence_mesh,
-    sharded_nystrom_attention,
 )
 from nystromformer_jax.cores.core import AttentionCore, CoreInputs
 from nystromformer_jax.cores.parameters import ConvGroups, conv_kernel_param
@@ -46,33 +45,32 @@ class NystromAttention(AttentionCore):
     implementation: Implementation = "auto"
 
     def attend(self, inputs: CoreInputs, *, deterministic: bool) -> Array:
-        check_inputs(*inputs[:4], split_length=True)
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Options)}
         # At initialization, the inputs can be split already only if the axis is Explicit.
         mesh = sequence_mesh(explicit_only=self.is_initializing())
-        if self.is_mutable_collection("diagnostics") and not self.is_initializing():
-            whole = inputs
-            if mesh is not None:
-                whole = CoreInputs(
-                    *(reshard_length(x, mesh, SEQUENCE_AXIS, split=False) for x in inputs)
-                )
-            self.sow("diagnostics", "pinv_residual", _residual(whole, Options(**given)))
-        attend = nystrom_attention
-        if mesh is not None:
-            attend = functools.partial(sharded_nystrom_attention, mesh=mesh)
-        return attend(
-            **inputs._asdict(),
-            **given,
-            conv_kernel=conv_kernel_param(self, inputs.query),
-            implementation=self.implementation,
+        options = Options(
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(Options)}
         )
+        arrays = Inputs(*inputs, conv_kernel=None)
+        check_arguments(arrays, options, self.implementation, split_length=mesh is not None)
+        conv_kernel = conv_kernel_param(self, inputs.query)
+        check_convolution(inputs.query, inputs.key, conv_kernel)
+        if self.is_mutable_collection("diagnostics") and not self.is_initializing():
+            whole = arrays
+            if mesh is not None:
+                whole = Inputs._make(
+                    reshard_length(x, mesh, SEQUENCE_AXIS, split=False) for x in arrays
+                )
+            self.sow("diagnostics", "pinv_residual", _residual(whole, options))
+        arrays = arrays._replace(conv_kernel=conv_kernel)
+        if mesh is None:
+            return attend_locally(arrays, options, self.implementation)
+        return attend_sharded(arrays, options, self.implementation, mesh)
 
 
-def _residual(inputs: CoreInputs, options: Options) -> Float[Array, "B H"]:
+def _residual(inputs: Inputs, options: Options) -> Float[Array, "B H"]:
     """Returns the `pinv_residual` of kernel_2."""
-    query, key, _, mask, query_mask = inputs
-    query_mask = check_query_mask(query, key, mask, query_mask)
-    options.check(query, key)
-    query, key = options.mask_inputs(query, query_mask), options.mask_inputs(key, mask)
+    mask, query_mask = inputs.mask, inputs.query_mask
+    query = options.mask_inputs(inputs.query, query_mask)
+    key = options.mask_inputs(inputs.key, mask)
     landmarks = find_landmarks(query, key, mask, query_mask, options)
     return pinv_residual(landmarks.kernel_2, landmarks.inverse)

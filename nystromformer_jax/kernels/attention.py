@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from nystromformer_jax.attention.arguments import Inputs, Options
 from nystromformer_jax.attention.checks import zero_padding
-from nystromformer_jax.attention.convolution import depthwise_convolution
+from nystromformer_jax.attention.convolution import convolve
 from nystromformer_jax.attention.landmarks import LandmarkMeans, TokenRanks, segment_sizes
 from nystromformer_jax.attention.stages import MASKED_LOGIT, invert_landmarks
 from nystromformer_jax.kernels import collect, distribute, segments
@@ -144,7 +144,7 @@ def _forward(inputs: Inputs, options: Options, interpret: bool) -> tuple[Array, 
         Convolution(flat_value, conv_kernel) if same_mask and conv_kernel is not None else None,
     ).reshape(query.shape)
     if conv_kernel is not None and not same_mask:
-        output += depthwise_convolution(zero_padding(value, mask), conv_kernel).astype(query.dtype)
+        output += convolve(zero_padding(value, mask), conv_kernel).astype(query.dtype)
     return output, (inputs, (q_landmarks, k_landmarks, values, maximum, total))
 
 
