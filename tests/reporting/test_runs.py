@@ -45,6 +45,12 @@ def test_state_of_a_run(tmp_path):
     assert runs.loc["diverged", "done_steps"] == 12
 
 
+@pytest.mark.parametrize("accuracy", [0.0, 1.0])
+def test_all_or_no_examples_may_be_right(tmp_path, accuracy):
+    write_run(tmp_path / "a", accuracy=accuracy)
+    assert list(read(tmp_path)["test_accuracy"]) == [accuracy]
+
+
 def test_only_runs_of_the_given_kinds_are_read(tmp_path):
     write_run(tmp_path / "lra")
     write_glue(tmp_path / "glue")

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -11,6 +12,7 @@ from reporting.tables import (
     format_p,
     in_sections,
     latex,
+    lengths_cell,
     markdown,
 )
 
@@ -77,7 +79,9 @@ def test_latex_has_rules_and_escapes():
 
 
 def test_formats_of_numbers():
-    found = [format_3sf(value) for value in (0.01234, 1.0, 99.94, 99.96, 1234.5, None, math.nan)]
+    found = [format_3sf(value) for value in (0.01234, 1.0, 99.94, 99.95, 1234.5, None, math.nan)]
     assert found == ["0.0123", "1.00", "99.9", "100", "1,234", "–", "–"]
+    (cell,) = lengths_cell(np.arange(1, 202)).values()
+    assert cell == "11, 101, 191, 201"  # 5 %, 50 %, 95 %, longest
     assert [format_p(value) for value in (0.0004, 0.25, math.nan)] == ["< 0.001", "0.250", "–"]
     assert format_difference(-1.234) == "−1.23"

@@ -199,7 +199,8 @@ def test_report_of_a_fitting_plan_has_time_and_cost(monkeypatch):
     links = {"all-reduce": Collectives(2, 45_000_000)}
     text, fits, _ = report(monkeypatch, [plan_of(GIB, collectives=links)], price=3.6)
     assert fits
-    assert "v5e:2x4: 8 device(s), data 8 × sequence 1; batch 16" in text
+    assert "v5e:2x4: 8 device(s), data 8 × sequence 1; batch 16, length" in text
+    assert "parts" not in text
     assert "total                                      1.00 GiB of 16.00 GiB\n" in text
     # 1.62 GB at 810 GB per second, 45 MB over a link of 45 GB/s.
     assert "3 ms, a roofline: 2 ms by FLOPs or memory access, 1 ms communicating" in text
@@ -213,6 +214,13 @@ def test_time_is_that_of_memory_or_of_flops():
     plan = plan_of(GIB, flops=9.89e12)
     assert plan.compute_seconds(CHIPS["h200"]) == pytest.approx(0.01)
     assert plan_of(GIB, bytes_accessed=None).step_seconds(CHIPS["h200"]) is None
+
+
+@pytest.mark.parametrize(
+    ("hours", "text"), [(1.0, "1.0 hours"), (1 / 60, "1.0 minutes"), (1 / 3600, "1.0 seconds")]
+)
+def test_durations_change_their_unit_at_one(hours, text):
+    assert module._hours(hours) == text
 
 
 def test_report_suggests_options_that_fit(monkeypatch):
