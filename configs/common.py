@@ -14,22 +14,29 @@ from ml_collections import ConfigDict
 from configs import fast, official, open_track
 from lra.config import ModelConfig
 from lra.data import DataConfig
+from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.support.plugins import is_plugin
 from nystromformer_jax.support.spelling import nearest, split_commas
 from nystromformer_jax.training.config import SECTIONS
+
+
+def defaults(schema: type) -> dict[str, Any]:
+    """Returns the default values of the dataclass of a section; they are written there only."""
+    return {
+        field.name: field.default
+        for field in dataclasses.fields(schema)
+        if field.default is not dataclasses.MISSING
+    }
+
 
 # Options of each attention with their defaults. For Nyström, softmax, Reformer and Linformer, the values are
 # from the authors' LRA code (lra_config.py). It passes a relu kernel to Performer, which performer-pytorch
 # ignores, so the kernel is softmax here. Longformer's window is 129 there and 257 in Table 1 of the paper.
 ATTENTIONS: dict[str, dict[str, Any]] = {
     "nystrom": {
-        "num_landmarks": 64,
+        **defaults(NystromOptions),
         "conv_kernel_size": 35,
         "conv_groups": "head",
-        "pinv_iters": 6,
-        "pinv_start": "exact",
-        "landmark_layout": "real",
-        "landmark_selection": "segments",
     },
     "softmax": {"conv_kernel_size": 0, "conv_groups": "head", "dropout_rate": 0.1},
     "reformer": {"num_hashes": 2, "chunk_len": 64, "num_buckets": None, "redraw": True},
@@ -116,15 +123,6 @@ def core_arguments(text: str) -> dict[str, Any]:
     """Returns the arguments of `make_core` for `NAME[,option=value …]`."""
     name, options = parse(text)
     return {"name": name, **{option: value_of(value) for option, value in options.items()}}
-
-
-def defaults(schema: type) -> dict[str, Any]:
-    """Returns the default values of the dataclass of a section; they are written there only."""
-    return {
-        field.name: field.default
-        for field in dataclasses.fields(schema)
-        if field.default is not dataclasses.MISSING
-    }
 
 
 def base(argument: str) -> ConfigDict:

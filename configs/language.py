@@ -11,6 +11,7 @@ from language.config import (
     FinetuneTrainConfig,
     InitConfig,
 )
+from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.support.spelling import nearest
 from nystromformer_jax.training.config import LogConfig, MeshConfig
 
@@ -18,13 +19,8 @@ MODEL = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "dtype": "float32"}
 # Fields of NystromformerConfig used by each attention, with their defaults.
 ATTENTIONS: dict[str, dict[str, Any]] = {
     "nystrom": {
-        "num_landmarks": 64,
+        **defaults(NystromOptions),
         "conv_kernel_size": 33,
-        "pinv_iters": 6,
-        "pinv_start": "exact",
-        "landmark_layout": "real",
-        "landmark_selection": "segments",
-        "mask_conv": True,
     },
     "softmax": {"conv_kernel_size": 0},
     "reformer": {},

@@ -10,6 +10,7 @@ tokens as landmarks.
 """
 
 import argparse
+import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nystromformer_jax import nystrom_attention_rows
+from nystromformer_jax.attention.options import options_of
 from nystromformer_jax.pretrained import load
 
 TOP = 5  # words printed per mask, and tokens per row
@@ -71,9 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     layers = look_inside(language_model.model, language_model.variables, jnp.asarray(ids))
     first = jnp.array([[ids.index(tokenizer.mask_token_id)]])
     query, key = layers[given.layer]
-    names = ("num_landmarks", "pinv_iters", "pinv_start", "landmark_layout", "landmark_selection")
-    options = {name: getattr(config, name) for name in names}
-    rows = nystrom_attention_rows(query, key, first, **options)
+    options = options_of(config)
+    rows = nystrom_attention_rows(query, key, first, **dataclasses.asdict(options))
     row = np.asarray(rows[0, :, 0].mean(axis=0))  # over the heads
     best = np.argsort(-row)[:TOP]
     tokens = tokenizer.convert_ids_to_tokens([ids[i] for i in best])

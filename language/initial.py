@@ -13,6 +13,7 @@ import flax.linen as nn
 from language.config import InitConfig
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig
+from nystromformer_jax.attention.options import DEFAULTS
 from nystromformer_jax.backbone import PRESETS, AttentionName
 from nystromformer_jax.pretrained import from_pretrained, read_config
 from nystromformer_jax.pretrained.files import weight_files
@@ -25,15 +26,7 @@ _logger = logging.getLogger(__name__)
 # Keys of the section "model" that are allowed with a checkpoint. The checkpoint sets all other keys.
 CHECKPOINT_OVERRIDES = ("dropout_rate", "attention_dropout_rate", "dtype")
 # Fields of `NystromformerConfig` in the section "attention", besides the name.
-ATTENTION_FIELDS = (
-    "num_landmarks",
-    "conv_kernel_size",
-    "pinv_iters",
-    "pinv_start",
-    "landmark_layout",
-    "landmark_selection",
-    "mask_conv",
-)
+ATTENTION_FIELDS = (*DEFAULTS, "conv_kernel_size")
 # Key of config.json: (tokenizer attribute with the same id, default that transformers writes). The defaults
 # are RoBERTa's ids for every Nyströmformer, so a default is not compared with the tokenizer.
 SPECIAL_IDS: Mapping[str, tuple[str, int | None]] = {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nystromformer_jax.attention.convolution import depthwise_convolution
     from nystromformer_jax.attention.ema import multi_scale_ema
     from nystromformer_jax.attention.landmarks import segment_means
-    from nystromformer_jax.attention.pinv import iterative_pinv, pinv_residual
+    from nystromformer_jax.attention.pinv import iterative_pinv, pinv_residual, ridge_pinv
     from nystromformer_jax.attention.positions import rotary_embedding
     from nystromformer_jax.attention.stages import collect, distribute
 
@@ -109,6 +109,7 @@ __all__ = [
     "nystrom_attention_rows",
     "nystrom_factors",
     "pinv_residual",
+    "ridge_pinv",
     "rotary_embedding",
     "segment_means",
     "sharded_nystrom_attention",

@@ -17,6 +17,7 @@ from nystromformer_jax.attention.checks import (
     check_tokens,
 )
 from nystromformer_jax.attention.dropout import Dropout
+from nystromformer_jax.attention.options import options_of
 from nystromformer_jax.cores import make_core
 from nystromformer_jax.layers.encoder import Encoder, EncoderBlock
 from nystromformer_jax.support.spelling import nearest
@@ -25,6 +26,7 @@ from nystromformer_jax.support.values import (
     ConfigDtype,
     Implementation,
     Layout,
+    Pinv,
     Selection,
     Start,
     check_choice,
@@ -60,8 +62,8 @@ class NystromformerConfig:
       conv_kernel_size: Width of the convolution over values, odd; 0 for none. The authors use 33 at 512
         tokens and 65 at 4,096. It also applies to softmax attention, as in Hugging Face's exact mode; use
         0 for the attention of BERT.
-      pinv_iters: See `nystrom_attention`, also for `pinv_start`, `landmark_layout`,
-        `landmark_selection`, `mask_conv` and `implementation`.
+      pinv: See `nystrom_attention`, also for `pinv_iters`, `pinv_start`, `landmark_layout`,
+        `landmark_selection`, `mask_conv`, `normalize_rows` and `implementation`.
       attention_dropout_rate: Dropout rate of softmax attention weights; unused by Nyström attention.
       activation: Activation of MLPs and the masked-token head: "gelu" in BERT, "gelu_tanh" in the
         authors' models.
@@ -91,11 +93,13 @@ class NystromformerConfig:
     attention: AttentionName = "nystrom"
     num_landmarks: int = 64
     conv_kernel_size: int = 33
+    pinv: Pinv = "iterative"
     pinv_iters: int = 6
     pinv_start: Start = "exact"
     landmark_layout: Layout = "real"
     landmark_selection: Selection = "segments"
     mask_conv: bool = True
+    normalize_rows: bool = False
     implementation: Implementation = "auto"
     attention_dropout_rate: float = 0.1
     activation: Activation = "gelu_tanh"
@@ -139,7 +143,7 @@ class NystromformerConfig:
         if not self.initializer_range >= 0:
             raise ValueError(f"initializer_range must be at least 0, got {self.initializer_range}.")
         check_conv_kernel_size(self.conv_kernel_size)
-        check_pinv(self.pinv_iters, self.pinv_start)
+        check_pinv(self.pinv, self.pinv_iters, self.pinv_start)
         check_choice("landmark_layout", self.landmark_layout, Layout)
         check_choice("landmark_selection", self.landmark_selection, Selection)
         check_choice("implementation", self.implementation, Implementation)
@@ -159,20 +163,20 @@ class NystromformerConfig:
 
     def make_core(self) -> Callable[..., nn.Module]:
         """Returns a factory of the attention core; see `nystromformer_jax.make_core`."""
-        convolution = {"conv_kernel_size": self.conv_kernel_size, "mask_conv": self.mask_conv}
         if self.attention == "nystrom":
             return make_core(
                 "nystrom",
-                num_landmarks=self.num_landmarks,
-                pinv_iters=self.pinv_iters,
-                pinv_start=self.pinv_start,
-                landmark_layout=self.landmark_layout,
-                landmark_selection=self.landmark_selection,
+                **dataclasses.asdict(options_of(self)),
+                conv_kernel_size=self.conv_kernel_size,
                 implementation=self.implementation,
-                **convolution,
             )
         if self.attention == "softmax":
-            return make_core("softmax", dropout_rate=self.attention_dropout_rate, **convolution)
+            return make_core(
+                "softmax",
+                dropout_rate=self.attention_dropout_rate,
+                conv_kernel_size=self.conv_kernel_size,
+                mask_conv=self.mask_conv,
+            )
         if self.attention == "linformer":
             return make_core("linformer", max_len=self.max_len)
         return make_core(self.attention)

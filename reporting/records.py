@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nystromformer_jax.attention.options import is_default
 from nystromformer_jax.support.plugins import short_name
 
 RECORDED = ("label", "recipe", "command")
@@ -77,9 +78,12 @@ def recipe_words(recipe: str) -> str:
 def setting_of(config: Mapping[str, Any]) -> dict[str, Hashable]:
     """Returns the setting of a run; it is equal for runs that differ only in seed, paths or devices.
 
-    Values of 0, False, None and empty values are left out: an older run lacks the keys of newer options.
+    Values of 0, False, None, empty values and defaults of Nyström attention are left out: an older run lacks
+    the keys of newer options.
     """
-    return {key: value for key, value in flat(config).items() if value}
+    return {
+        key: value for key, value in flat(config).items() if value and not is_default(key, value)
+    }
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Hashable]:

@@ -123,7 +123,7 @@ def mask_of_lengths(lengths, length):
     return jax.device_put(np.arange(length)[None, :] < np.asarray(lengths)[:, None])
 
 
-def nystrom_by_the_paper(query, key, value, num_landmarks, pinv_iters=6):
+def nystrom_by_the_paper(query, key, value, num_landmarks, pinv_iters=6, pinv="iterative"):
     """Equations 5–17 in float64 for one example without padding: arrays [L H D], segments by rank."""
     query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
     if min(len(query), len(key)) <= num_landmarks:
@@ -148,8 +148,18 @@ def nystrom_by_the_paper(query, key, value, num_landmarks, pinv_iters=6):
             inverse = (
                 inverse @ (13 * identity - az @ (15 * identity - az @ (7 * identity - az))) / 4
             )
+        if pinv == "ridge":
+            inverse = ridge_inverse(kernel_2, pinv_iters)
         output[:, head] = kernel_1 @ inverse @ kernel_3 @ v
     return output
+
+
+def ridge_inverse(kernel, num_iters):
+    """(AᵀA + λ c I)⁻¹ Aᵀ in float64."""
+    kernel = np.asarray(kernel, np.float64)
+    norms = np.abs(kernel).sum(-1).max(-1) * np.abs(kernel).sum(-2).max(-1)
+    damping = 3.25**-num_iters * norms[..., None, None] * np.eye(kernel.shape[-1])
+    return np.linalg.solve(kernel.mT @ kernel + damping, kernel.mT)
 
 
 def softmax_by_the_paper(query, key, value):

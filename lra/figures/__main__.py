@@ -24,7 +24,7 @@ from command import run_to_end
 from lra.figures import approximation
 from lra.figures.approximation import HeadMaps, nystrom_options
 from lra.figures.captured import Trained, new_parser, open_run
-from nystromformer_jax.attention.arguments import Options
+from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.training import write_json
 from reporting.plotting import COLORS, new_figure
 from reporting.writer import staged
@@ -38,7 +38,7 @@ NAMES = {"trained": "trained model", "random": "random normal query, key, value"
 
 
 def measure(
-    trained: Trained, example: int, examples: int, nystrom: Options
+    trained: Trained, example: int, examples: int, nystrom: NystromOptions
 ) -> tuple[dict[str, Any], list[list[HeadMaps]]]:
     """Measures approximation errors; returns all numbers, and the maps of each layer and head.
 

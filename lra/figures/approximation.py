@@ -21,8 +21,8 @@ from nystromformer_jax import (
     softmax_attention,
 )
 from nystromformer_jax.attention.approximation import relative_error
-from nystromformer_jax.attention.arguments import Options
 from nystromformer_jax.attention.functions import find_landmarks, softmax_weights
+from nystromformer_jax.attention.options import DEFAULTS, NystromOptions
 from nystromformer_jax.attention.stages import MIN_ROW_SUM
 from nystromformer_jax.support.values import Start
 from nystromformer_jax.typing import Array, Float
@@ -42,12 +42,10 @@ _product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 _softmax_attention = jax.jit(softmax_attention)
 
 
-def nystrom_options(attention: Mapping[str, Any]) -> Options:
+def nystrom_options(attention: Mapping[str, Any]) -> NystromOptions:
     """Reads the attention section of a config; returns the defaults if it is not Nyström attention."""
-    if attention["name"] != "nystrom":
-        return Options()
-    known = [field.name for field in dataclasses.fields(Options)]
-    return Options(**{name: attention[name] for name in known if name in attention})
+    known = DEFAULTS if attention["name"] == "nystrom" else ()
+    return NystromOptions(**{name: attention[name] for name in known if name in attention})
 
 
 def random_tokens(like: QKV, seed: int) -> QKV:
@@ -66,7 +64,7 @@ class HeadMaps(NamedTuple):
     length: int  # number of tokens
 
 
-def head_maps(layer: CoreCall, nystrom: Options, *, max_pixels: int = 512) -> list[HeadMaps]:
+def head_maps(layer: CoreCall, nystrom: NystromOptions, *, max_pixels: int = 512) -> list[HeadMaps]:
     """Returns the maps of each head for the real tokens of the first sequence.
 
     Maps are computed in blocks of rows with at most `MAX_WEIGHTS` weights.
@@ -77,11 +75,7 @@ def head_maps(layer: CoreCall, nystrom: Options, *, max_pixels: int = 512) -> li
         layer.query[:1].astype(jnp.float32),
         layer.key[:1].astype(jnp.float32),
         mask=layer.mask[:1],
-        num_landmarks=nystrom.num_landmarks,
-        pinv_iters=nystrom.pinv_iters,
-        pinv_start=nystrom.pinv_start,
-        landmark_layout=nystrom.landmark_layout,
-        landmark_selection=nystrom.landmark_selection,
+        **dataclasses.asdict(nystrom),
     )
     length, heads = tokens.query.shape[1:3]
     edges = block_edges(length, max_pixels)
@@ -96,9 +90,7 @@ def head_maps(layer: CoreCall, nystrom: Options, *, max_pixels: int = 512) -> li
         for first in range(0, len(edges) - 1, step):
             own = edges[first : first + step + 1]
             rows = slice(own[0], own[-1])
-            *maps, part = _rows_of_maps(
-                query[rows], key, value, left_factor[rows], kernel_3, nystrom.normalize_rows
-            )
+            *maps, part = _rows_of_maps(query[rows], key, value, left_factor[rows], kernel_3)
             squares += np.asarray(part)
             for picture, weights in zip(pictures, maps, strict=True):
                 picture.append(block_means(np.asarray(weights), own - own[0], edges))
@@ -109,14 +101,13 @@ def head_maps(layer: CoreCall, nystrom: Options, *, max_pixels: int = 512) -> li
     return found
 
 
-@functools.partial(jax.jit, static_argnames="normalize_rows")
+@jax.jit
 def _rows_of_maps(
     query: Float[Array, "R D"],
     key: Float[Array, "T D"],
     value: Float[Array, "T D"],
     left_factor: Float[Array, "R M"],  # kernel_1 · inverse
     kernel_3: Float[Array, "M T"],
-    normalize_rows: bool,
 ) -> tuple[Float[Array, "R T"], Float[Array, "R T"], Float[Array, "4"]]:
     """Returns rows of the exact and the approximate attention map of a head, and four sums of squares.
 
@@ -125,8 +116,6 @@ def _rows_of_maps(
     """
     exact = softmax_weights(query[None, :, None], key[None, :, None], None)[0, 0]
     approximate = _product(left_factor, kernel_3)
-    if normalize_rows:
-        approximate /= jnp.maximum(approximate.sum(axis=1, keepdims=True), MIN_ROW_SUM)
     difference = approximate - exact
     parts = (difference, exact, _product(difference, value), _product(exact, value))
     return exact, approximate, jnp.stack([(part**2).sum() for part in parts])
@@ -164,7 +153,7 @@ def chunked_softmax_attention(tokens: QKV) -> Float[Array, "B L H D"]:
     return jnp.stack([jnp.stack(one, axis=1) for one in every])
 
 
-def output_errors(layers: Iterable[QKV], exact: Iterable[Array], nystrom: Options) -> Floats:
+def output_errors(layers: Iterable[QKV], exact: Iterable[Array], nystrom: NystromOptions) -> Floats:
     """Returns relative output errors of Nyström attention without convolution, [K B H] for K layers."""
     options = dataclasses.asdict(nystrom)
     errors = [
@@ -175,7 +164,7 @@ def output_errors(layers: Iterable[QKV], exact: Iterable[Array], nystrom: Option
 
 
 def errors_by_iteration(
-    layers: Iterable[QKV], exact: Iterable[Array], nystrom: Options, max_iters: int
+    layers: Iterable[QKV], exact: Iterable[Array], nystrom: NystromOptions, max_iters: int
 ) -> tuple[Floats, Floats]:
     """Computes errors after 0 to `max_iters` iterations of the pseudoinverse.
 
@@ -184,7 +173,7 @@ def errors_by_iteration(
       `output_errors`.
     """
     start, residuals, errors = nystrom.pinv_start, [], []
-    options = dataclasses.replace(nystrom, pinv_iters=0)
+    options = dataclasses.replace(nystrom, pinv="iterative", pinv_iters=0)
     for (query, key, value), truth in zip(layers, exact, strict=True):
         landmarks = find_landmarks(query, key, None, None, options)
         kernel_1 = softmax_weights(query, landmarks.k_landmarks, None)
@@ -221,7 +210,7 @@ def quartiles(values: npt.ArrayLike) -> dict[str, float]:
     return {"lower": lower, "median": median, "upper": upper}
 
 
-def curves(layers: Sequence[QKV], nystrom: Options) -> dict[str, Any]:
+def curves(layers: Sequence[QKV], nystrom: NystromOptions) -> dict[str, Any]:
     """Computes errors by number of landmarks, by length and by number of iterations.
 
     Each entry has the `quartiles` over layers, sequences and heads. Errors by iteration are computed for

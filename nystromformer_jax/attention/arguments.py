@@ -1,6 +1,5 @@
-"""The arguments of `nystrom_attention`: arrays, options, and their common shape."""
+"""The arguments of `nystrom_attention`: arrays, their common shape, and what the options mean for them."""
 
-import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -15,7 +14,8 @@ from nystromformer_jax.attention.checks import (
     check_query_mask,
     zero_padding,
 )
-from nystromformer_jax.support.values import Implementation, Layout, Selection, Start, check_choice
+from nystromformer_jax.attention.options import NystromOptions
+from nystromformer_jax.support.values import Implementation, Selection, check_choice
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
 
 
@@ -98,49 +98,41 @@ def _repeat_heads(x: Shaped[Array, "*batch T G D"], times: int) -> Shaped[Array,
     return repeated.reshape(*x.shape[:-2], -1, x.shape[-1])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """Options of `nystrom_attention`, without `implementation`."""
+def mask_inputs(
+    x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None, options: NystromOptions
+) -> Float[Array, "B L H D"]:
+    """Zeros the padding of queries or keys, unless the layout is `"hf"`, which includes padding."""
+    return x if options.landmark_layout == "hf" else zero_padding(x, mask)
 
-    num_landmarks: int = 64
-    pinv_iters: int = 6
-    pinv_start: Start = "exact"
-    landmark_layout: Layout = "real"
-    landmark_selection: Selection = "segments"
-    mask_conv: bool = True
-    normalize_rows: bool = False
 
-    def mask_inputs(self, x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None) -> Array:
-        """Zeros the padding of queries or keys, unless the layout is `"hf"`, which includes padding."""
-        return x if self.landmark_layout == "hf" else zero_padding(x, mask)
+def is_exact(inputs: Inputs, options: NystromOptions) -> bool:
+    """Returns True if the result is softmax attention for inputs of these lengths."""
+    lengths = inputs.query.shape[1], inputs.key.shape[1]
+    if options.landmark_layout == "real":
+        return min(lengths) <= options.num_landmarks
+    return set(lengths) == {options.num_landmarks}
 
-    def check(self, query: Array, key: Array) -> None:
-        """Raises ValueError unless the options are valid for these lengths."""
-        for x in (query, key):
-            check_landmarks(self.num_landmarks, x.shape[1], self.landmark_layout)
-        check_pinv(self.pinv_iters, self.pinv_start)
-        check_choice("landmark_selection", self.landmark_selection, Selection)
-        if self.landmark_selection == "kmeans" and self.landmark_layout != "real":
-            raise ValueError(
-                "landmark_selection='kmeans' needs landmark_layout='real', got"
-                f" {self.landmark_layout!r}: the other layouts reproduce implementations without k-means."
-            )
 
-    def is_exact(self, inputs: Inputs) -> bool:
-        """Returns True if the result is softmax attention for inputs of these lengths."""
-        lengths = inputs.query.shape[1], inputs.key.shape[1]
-        if self.landmark_layout == "real":
-            return min(lengths) <= self.num_landmarks
-        return set(lengths) == {self.num_landmarks}
+def check_options(options: NystromOptions, query: Array, key: Array) -> None:
+    """Raises ValueError unless the options are valid for these lengths."""
+    for x in (query, key):
+        check_landmarks(options.num_landmarks, x.shape[1], options.landmark_layout)
+    check_pinv(options.pinv, options.pinv_iters, options.pinv_start)
+    check_choice("landmark_selection", options.landmark_selection, Selection)
+    if options.landmark_selection == "kmeans" and options.landmark_layout != "real":
+        raise ValueError(
+            "landmark_selection='kmeans' needs landmark_layout='real', got"
+            f" {options.landmark_layout!r}: the other layouts reproduce implementations without k-means."
+        )
 
 
 def check_arguments(
-    inputs: Inputs, options: Options, implementation: str, *, split_length: bool = False
+    inputs: Inputs, options: NystromOptions, implementation: str, *, split_length: bool = False
 ) -> None:
     """Raises ValueError unless the arguments of `nystrom_attention` are valid."""
     query, key, value, mask, explicit_query_mask, conv_kernel = inputs
     check_inputs(query, key, value, mask, split_length=split_length)
     check_query_mask(query, key, mask, explicit_query_mask)
-    options.check(query, key)
+    check_options(options, query, key)
     check_convolution(query, key, conv_kernel)
     check_choice("implementation", implementation, Implementation)

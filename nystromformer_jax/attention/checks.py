@@ -7,12 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from nystromformer_jax.support.values import Layout, Start, check_choice, check_size, is_integer
+from nystromformer_jax.support.values import (
+    Layout,
+    Pinv,
+    Start,
+    check_choice,
+    check_size,
+    is_integer,
+)
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
 
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 # Iterations are unrolled in the program. After about sixteen of them rounding errors grow again.
 MAX_PINV_ITERS = 100
+MAX_RIDGE_ITERS = 10  # errors in float32 grow with the condition number, 3.25^num_iters
 
 
 def accum_dtype(dtype: DTypeLike) -> DTypeLike:
@@ -226,13 +234,20 @@ def check_landmarks(
 
 
 def check_pinv(
-    num_iters: int, start: str, names: tuple[str, str] = ("pinv_iters", "pinv_start")
+    pinv: str, num_iters: int, start: str, names: tuple[str, str] = ("pinv_iters", "pinv_start")
 ) -> None:
-    """Raises ValueError unless `start` is known and `num_iters` is from 0 to `MAX_PINV_ITERS`."""
+    """Raises ValueError unless a pseudoinverse, its number of iterations and its start agree."""
+    check_choice("pinv", pinv, Pinv)
     check_choice(names[1], start, Start)
-    if not is_integer(num_iters) or not 0 <= num_iters <= MAX_PINV_ITERS:
+    most = MAX_RIDGE_ITERS if pinv == "ridge" else MAX_PINV_ITERS
+    if not is_integer(num_iters) or not 0 <= num_iters <= most:
+        of_ridge = " for the ridge inverse" if pinv == "ridge" else ""
         raise ValueError(
-            f"{names[0]} must be an integer from 0 to {MAX_PINV_ITERS}, got {num_iters!r}."
+            f"{names[0]} must be an integer from 0 to {most}{of_ridge}, got {num_iters!r}."
+        )
+    if pinv == "ridge" and start != "exact":
+        raise ValueError(
+            f"pinv='ridge' does not iterate, so it has no {names[1]}; got {start!r}. Leave it out."
         )
 
 

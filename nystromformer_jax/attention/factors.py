@@ -1,17 +1,17 @@
 """The attention map of Nyström attention: the three factors, and single rows."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.attention.arguments import Options, fold_axes
+from nystromformer_jax.attention.arguments import check_options, fold_axes, mask_inputs
 from nystromformer_jax.attention.checks import check_inputs, check_query_mask, mask_or_ones
 from nystromformer_jax.attention.functions import find_landmarks, softmax_weights
 from nystromformer_jax.attention.landmarks import TokenRanks
-from nystromformer_jax.attention.stages import Assignment, assign_landmarks
-from nystromformer_jax.support.values import Layout, Selection, Start
+from nystromformer_jax.attention.options import NystromOptions, OptionArguments
+from nystromformer_jax.attention.stages import MIN_ROW_SUM, Assignment, assign_landmarks
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
 
@@ -27,13 +27,9 @@ def nystrom_factors(
     query: Float[Array, "*batch L H D"],
     key: Float[Array, "*batch T Hkv D"],
     *,
-    num_landmarks: int = 64,
     mask: Bool[Array, "*batch T"] | None = None,
     query_mask: Bool[Array, "*batch L"] | None = None,
-    pinv_iters: int = 6,
-    pinv_start: Start = "exact",
-    landmark_layout: Layout = "real",
-    landmark_selection: Selection = "segments",
+    **options: Unpack[OptionArguments],
 ) -> NystromFactors:
     """Returns the factors of the attention map, without the convolution, in O((L + T) M).
 
@@ -41,21 +37,18 @@ def nystrom_factors(
     identity. With at most M keys, kernel_1 is the softmax matrix and kernel_3 selects each landmark's key.
     With at most M queries, kernel_3 is the softmax matrix and kernel_1 selects each query's landmark.
 
-    Arguments and errors are as in `nystrom_attention`. Rows of masked queries are unspecified.
+    Arguments and errors are as in `nystrom_attention`; `options` are those of `NystromOptions`. Rows of
+    masked queries are unspecified.
     """
     folded, batch = fold_axes(query, key, key, mask, query_mask)
     query, key, _, mask, query_mask = folded
     check_inputs(query, key, key, mask)
-    options = Options(
-        num_landmarks=num_landmarks,
-        pinv_iters=pinv_iters,
-        pinv_start=pinv_start,
-        landmark_layout=landmark_layout,
-        landmark_selection=landmark_selection,
-    )
-    options.check(query, key)
+    chosen = NystromOptions(**options)
+    check_options(chosen, query, key)
     query_mask = check_query_mask(query, key, mask, query_mask)
-    factors = _nystrom_factors(query, key, mask, query_mask, options)
+    factors = _nystrom_factors(query, key, mask, query_mask, chosen)
+    if chosen.normalize_rows:
+        factors = _normalize_rows(factors)
     return NystromFactors(*(x.reshape(*batch, *x.shape[1:]) for x in factors))
 
 
@@ -65,10 +58,10 @@ def _nystrom_factors(
     key: Float[Array, "B T H D"],
     mask: Bool[Array, "B T"] | None,
     query_mask: Bool[Array, "B L"] | None,
-    options: Options,
+    options: NystromOptions,
 ) -> NystromFactors:
     num_landmarks = options.num_landmarks
-    query, key = options.mask_inputs(query, query_mask), options.mask_inputs(key, mask)
+    query, key = mask_inputs(query, query_mask, options), mask_inputs(key, mask, options)
     if options.landmark_selection == "kmeans":
         # With a mask, `cluster_landmarks` keeps the segment means of examples with at most M real tokens.
         # Below, `assign_landmarks` makes these examples exact, which needs segment means.
@@ -98,6 +91,15 @@ def _nystrom_factors(
     identity = jnp.eye(num_landmarks, dtype=inverse.dtype)[None, None]
     inverse = jnp.where(assignment.is_exact[:, None, None, None], identity, inverse)
     return NystromFactors(kernel_1, inverse, kernel_3)
+
+
+@jax.jit
+def _normalize_rows(factors: NystromFactors) -> NystromFactors:
+    """Divides the rows of kernel_1 by the row sums of the map, as `nystrom_attention` does."""
+    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    kernel_1, inverse, kernel_3 = factors
+    sums = product(kernel_1, product(inverse, kernel_3.sum(axis=-1, keepdims=True)))
+    return NystromFactors(kernel_1 / jnp.maximum(sums, MIN_ROW_SUM), inverse, kernel_3)
 
 
 def _one_hot_rows(

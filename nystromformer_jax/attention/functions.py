@@ -7,11 +7,18 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.attention.arguments import Inputs, Options, check_arguments, fold_axes
+from nystromformer_jax.attention.arguments import (
+    Inputs,
+    check_arguments,
+    fold_axes,
+    is_exact,
+    mask_inputs,
+)
 from nystromformer_jax.attention.checks import check_inputs, check_query_mask, zero_padding
 from nystromformer_jax.attention.clusters import cluster_landmarks
 from nystromformer_jax.attention.convolution import convolve
 from nystromformer_jax.attention.landmarks import LandmarkMeans, TokenRanks, means_of_segments
+from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.attention.stages import (
     MIN_ROW_SUM,
     Assignment,
@@ -24,7 +31,7 @@ from nystromformer_jax.attention.stages import (
     weighted_values,
 )
 from nystromformer_jax.kernels.choice import interpret_mode, run_kernels, use_kernels
-from nystromformer_jax.support.values import Implementation, Layout, Selection, Start
+from nystromformer_jax.support.values import Implementation, Layout, Pinv, Selection, Start
 from nystromformer_jax.typing import Array, Bool, Float
 
 
@@ -90,6 +97,7 @@ def nystrom_attention(
     num_landmarks: int = 64,
     mask: Bool[Array, "*batch T"] | None = None,
     query_mask: Bool[Array, "*batch L"] | None = None,
+    pinv: Pinv = "iterative",
     pinv_iters: int = 6,
     pinv_start: Start = "exact",
     landmark_layout: Layout = "real",
@@ -123,7 +131,10 @@ def nystrom_attention(
         mix all tokens, so causal or block masks cannot be applied.
       query_mask: True at real queries; None means that the queries use `mask`, for which L = T is
         needed. Rows of masked queries are finite but otherwise unspecified.
-      pinv_iters: Number of iterations of the pseudoinverse.
+      pinv: The pseudoinverse. `"iterative"` is the paper's, see `iterative_pinv`. `"ridge"` damps small
+        singular values as the iterations do, with a fifth of their matrix products, see `ridge_pinv`. The
+        errors are about equal, but a model is to be used with the pseudoinverse that it was trained with.
+      pinv_iters: Number of iterations of the pseudoinverse; for `"ridge"`, those that it resembles.
       pinv_start: See `iterative_pinv`.
       landmark_layout: See `segment_means`; values other than `"real"` reproduce other implementations.
       landmark_selection: `"segments"` uses the means of M segments of the sequence, as in the paper.
@@ -155,8 +166,9 @@ def nystrom_attention(
     """
     folded, batch = fold_axes(query, key, value, mask, query_mask)
     inputs = Inputs.create(*folded, conv_kernel)
-    options = Options(
+    options = NystromOptions(
         num_landmarks=num_landmarks,
+        pinv=pinv,
         pinv_iters=pinv_iters,
         pinv_start=pinv_start,
         landmark_layout=landmark_layout,
@@ -170,10 +182,10 @@ def nystrom_attention(
 
 
 def attend_locally(
-    inputs: Inputs, options: Options, implementation: Implementation
+    inputs: Inputs, options: NystromOptions, implementation: Implementation
 ) -> Float[Array, "B L H D"]:
     """Computes attention with the chosen implementation; the length must not be split over devices."""
-    if not options.is_exact(inputs) and use_kernels(implementation, inputs, options):
+    if not is_exact(inputs, options) and use_kernels(implementation, inputs, options):
         return _kernel_attention(inputs, options, interpret=interpret_mode())
     return _xla_attention(inputs, options)
 
@@ -181,7 +193,7 @@ def attend_locally(
 # Jitted, so that a call outside of jit compiles once instead of once per operation.
 @functools.partial(jax.jit, static_argnames=("options", "interpret"))
 def _kernel_attention(
-    inputs: Inputs, options: Options, *, interpret: bool
+    inputs: Inputs, options: NystromOptions, *, interpret: bool
 ) -> Float[Array, "B L H D"]:
     """Returns the attention output, computed by the TPU kernels."""
     conv_kernel = inputs.conv_kernel
@@ -193,9 +205,9 @@ def _kernel_attention(
 
 
 @functools.partial(jax.jit, static_argnames="options")
-def _xla_attention(inputs: Inputs, options: Options) -> Float[Array, "B L H D"]:
+def _xla_attention(inputs: Inputs, options: NystromOptions) -> Float[Array, "B L H D"]:
     """Returns the attention output, computed by XLA on one device."""
-    if options.is_exact(inputs):
+    if is_exact(inputs, options):
         query, key, value, conv_value = _mask_tokens(inputs, options)
         weights = softmax_weights(query, zero_padding(key, inputs.mask), inputs.mask)
         output = weighted_values(weights, value).astype(query.dtype)
@@ -216,7 +228,9 @@ class Operations(NamedTuple):
     psum: Callable[[Array], Array]
 
 
-def nystrom(inputs: Inputs, options: Options, operations: Operations) -> Float[Array, "B L H D"]:
+def nystrom(
+    inputs: Inputs, options: NystromOptions, operations: Operations
+) -> Float[Array, "B L H D"]:
     """Computes Nyström attention with the given `operations`."""
     query, key, value, conv_value = _mask_tokens(inputs, options)
     q_segments, k_segments = _landmark_means(
@@ -248,15 +262,17 @@ def nystrom(inputs: Inputs, options: Options, operations: Operations) -> Float[A
     return add_convolution(output, conv_value, inputs.conv_kernel, operations.convolve)
 
 
-def _mask_tokens(inputs: Inputs, options: Options) -> tuple[Array, Array, Array, Array]:
+def _mask_tokens(inputs: Inputs, options: NystromOptions) -> tuple[Array, Array, Array, Array]:
     """Returns query, key and value with padding zeroed, and the input of the convolution."""
-    query = options.mask_inputs(inputs.query, inputs.query_mask)
-    key = options.mask_inputs(inputs.key, inputs.mask)
+    query = mask_inputs(inputs.query, inputs.query_mask, options)
+    key = mask_inputs(inputs.key, inputs.mask, options)
     value = zero_padding(inputs.value, inputs.mask)
     return query, key, value, value if options.mask_conv else inputs.value
 
 
-def _means(x: Array, mask: Array | None, options: Options, *, of_queries: bool) -> LandmarkMeans:
+def _means(
+    x: Array, mask: Array | None, options: NystromOptions, *, of_queries: bool
+) -> LandmarkMeans:
     """Returns the segment means on one device."""
     del of_queries  # queries and keys are treated alike
     layout = options.landmark_layout
@@ -273,7 +289,7 @@ def _landmark_means(
     key: Float[Array, "B T H D"],
     mask: Bool[Array, "B T"] | None,
     query_mask: Bool[Array, "B L"] | None,
-    options: Options,
+    options: NystromOptions,
     operations: Operations,
 ) -> tuple[LandmarkMeans, LandmarkMeans]:
     """Returns the means of segments or clusters of masked queries and keys."""
@@ -289,9 +305,9 @@ def find_landmarks(
     key: Float[Array, "B T H D"],
     mask: Bool[Array, "B T"] | None,
     query_mask: Bool[Array, "B L"] | None,
-    options: Options,
+    options: NystromOptions,
 ) -> Landmarks:
-    """Returns the landmarks of a query and a key that `options.mask_inputs` has masked."""
+    """Returns the landmarks of a query and a key that `mask_inputs` has masked."""
     means = _landmark_means(query, key, mask, query_mask, options, LOCAL)
     return invert_landmarks(*means, options)
 

@@ -1,13 +1,13 @@
 """Sequence parallelism: Nyström attention with the length split over devices."""
 
 import functools
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from nystromformer_jax.attention.arguments import Inputs, Options, check_arguments
+from nystromformer_jax.attention.arguments import Inputs, check_arguments, is_exact
 from nystromformer_jax.attention.checks import accum_dtype, mask_or_ones, pad_length
 from nystromformer_jax.attention.convolution import convolve
 from nystromformer_jax.attention.functions import Operations, attend_locally, nystrom
@@ -17,9 +17,10 @@ from nystromformer_jax.attention.landmarks import (
     segment_sizes,
     segment_sums,
 )
+from nystromformer_jax.attention.options import NystromOptions, OptionArguments
 from nystromformer_jax.attention.stages import collect_parts
 from nystromformer_jax.kernels.choice import kernels_wanted, warn_once
-from nystromformer_jax.support.values import Implementation, Layout, Selection, Start
+from nystromformer_jax.support.values import Implementation
 from nystromformer_jax.typing import Array, Bool, Float
 
 SEQUENCE_AXIS = "sequence"  # name of the mesh axis in `nystromformer_jax.training` and in modules
@@ -32,17 +33,11 @@ def sharded_nystrom_attention(
     *,
     mesh: Mesh | AbstractMesh,
     axis: str = SEQUENCE_AXIS,
-    num_landmarks: int = 64,
     mask: Bool[Array, "B T"] | None = None,
     query_mask: Bool[Array, "B L"] | None = None,
-    pinv_iters: int = 6,
-    pinv_start: Start = "exact",
-    landmark_layout: Layout = "real",
-    landmark_selection: Selection = "segments",
     conv_kernel: Float[Array, "H W"] | Float[Array, "H D W"] | None = None,
-    mask_conv: bool = True,
-    normalize_rows: bool = False,
     implementation: Implementation = "auto",
+    **options: Unpack[OptionArguments],
 ) -> Float[Array, "B L H D"]:
     """Computes `nystrom_attention` with L and T split over one mesh axis; the result is the same.
 
@@ -58,9 +53,9 @@ def sharded_nystrom_attention(
     parts are shorter than half the convolution. Other mesh axes are left to the compiler, so the batch may
     be split over one of them.
 
-    `axis` is the name of the mesh axis over which L and T are split. Other arguments are as in
-    `nystrom_attention`, with one batch axis and equally many heads of queries and keys. The TPU kernels are
-    used only if the length is not split.
+    `axis` is the name of the mesh axis over which L and T are split. Other arguments, `options` among them,
+    are as in `nystrom_attention`, with one batch axis and equally many heads of queries and keys. The TPU
+    kernels are used only if the length is not split.
 
     Returns:
       The output in `query`'s dtype. The length is split over `axis` if the number of devices divides it.
@@ -72,22 +67,14 @@ def sharded_nystrom_attention(
     flash-decoding (Dao et al. 2023).
     """
     inputs = Inputs.create(query, key, value, mask, query_mask, conv_kernel)
-    options = Options(
-        num_landmarks=num_landmarks,
-        pinv_iters=pinv_iters,
-        pinv_start=pinv_start,
-        landmark_layout=landmark_layout,
-        landmark_selection=landmark_selection,
-        mask_conv=mask_conv,
-        normalize_rows=normalize_rows,
-    )
-    check_arguments(inputs, options, implementation, split_length=True)
-    return attend_sharded(inputs, options, implementation, mesh, axis)
+    chosen = NystromOptions(**options)
+    check_arguments(inputs, chosen, implementation, split_length=True)
+    return attend_sharded(inputs, chosen, implementation, mesh, axis)
 
 
 def attend_sharded(
     inputs: Inputs,
-    options: Options,
+    options: NystromOptions,
     implementation: Implementation,
     mesh: Mesh | AbstractMesh,
     axis: str = SEQUENCE_AXIS,
@@ -96,7 +83,7 @@ def attend_sharded(
     devices = devices_along(mesh, axis)
     key_length = inputs.key.shape[1]
     halo = 0 if inputs.conv_kernel is None else inputs.conv_kernel.shape[-1] // 2
-    if devices == 1 or options.is_exact(inputs) or halo > -(-key_length // devices):
+    if devices == 1 or is_exact(inputs, options) or halo > -(-key_length // devices):
         *arrays, conv_kernel = inputs
         arrays = [reshard_length(x, mesh, axis, split=False) for x in arrays]
         return attend_locally(Inputs._make([*arrays, conv_kernel]), options, implementation)
@@ -107,7 +94,7 @@ def attend_sharded(
 
 @functools.partial(jax.jit, static_argnames=("options", "mesh", "axis"))
 def _sharded(
-    inputs: Inputs, options: Options, *, mesh: Mesh | AbstractMesh, axis: str
+    inputs: Inputs, options: NystromOptions, *, mesh: Mesh | AbstractMesh, axis: str
 ) -> Float[Array, "B L H D"]:
     """Pads the length to a multiple of the device count and runs `shard_map` over `axis`."""
     query, key, value, mask, query_mask, conv_kernel = inputs
@@ -197,7 +184,7 @@ def _pad(
 def _means(
     x: Float[Array, "B L H D"],
     mask: Bool[Array, "B L"] | None,
-    options: Options,
+    options: NystromOptions,
     *,
     of_queries: bool,
     axis: str,

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.attention.arguments import Options
 from nystromformer_jax.attention.checks import (
     accum_dtype,
     check_array,
@@ -21,6 +20,7 @@ from nystromformer_jax.attention.checks import (
 )
 from nystromformer_jax.attention.convolution import depthwise_convolution
 from nystromformer_jax.attention.landmarks import LandmarkMeans, TokenRanks
+from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.attention.pinv import invert
 from nystromformer_jax.support.target import on_gpu, target_device
 from nystromformer_jax.typing import Array, Bool, Float, Int
@@ -249,14 +249,15 @@ class Landmarks(NamedTuple):
 def invert_landmarks(
     q_means: LandmarkMeans,
     k_means: LandmarkMeans,
-    options: Options,
+    options: NystromOptions,
     precision: jax.lax.Precision | None = None,
 ) -> Landmarks:
     """Returns the landmarks and the pseudoinverse of kernel_2; for `precision` see `iterative_pinv`."""
     q_landmarks, q_landmark_mask, _ = q_means
     k_landmarks, k_landmark_mask, _ = k_means
     kernel_2 = landmark_kernel(q_landmarks, k_landmarks, q_landmark_mask, k_landmark_mask)
-    inverse = invert(kernel_2, options.pinv_iters, options.pinv_start, precision)
+    refine = precision is None and q_landmarks.dtype.itemsize >= 4
+    inverse = invert(kernel_2, options, precision, refine=refine)
     return Landmarks(q_landmarks, k_landmarks, k_landmark_mask, kernel_2, inverse)
 
 

@@ -1,10 +1,9 @@
 """Nyström attention with the convolution of the value."""
 
-import dataclasses
-
-from nystromformer_jax.attention.arguments import Inputs, Options, check_arguments
+from nystromformer_jax.attention.arguments import Inputs, check_arguments, mask_inputs
 from nystromformer_jax.attention.checks import check_convolution
 from nystromformer_jax.attention.functions import attend_locally, find_landmarks
+from nystromformer_jax.attention.options import NystromOptions, options_of
 from nystromformer_jax.attention.pinv import pinv_residual
 from nystromformer_jax.attention.sequence_parallel import (
     SEQUENCE_AXIS,
@@ -14,11 +13,11 @@ from nystromformer_jax.attention.sequence_parallel import (
 )
 from nystromformer_jax.cores.core import AttentionCore, CoreInputs
 from nystromformer_jax.cores.parameters import ConvGroups, conv_kernel_param
-from nystromformer_jax.support.values import Implementation, Layout, Selection, Start
+from nystromformer_jax.support.values import Implementation
 from nystromformer_jax.typing import Array, Float
 
 
-class NystromAttention(AttentionCore):
+class NystromAttention(AttentionCore, NystromOptions):
     """Nyström attention, in O(L + T). Supports L ≠ T without the convolution.
 
     If the ambient mesh (`jax.set_mesh`) has an axis "sequence", the length is split over its devices, see
@@ -27,29 +26,19 @@ class NystromAttention(AttentionCore):
 
     If the collection "diagnostics" is mutable, `pinv_residual` [B H] is sown into it.
 
-    Attributes:
-      num_landmarks: M. For this and attributes not listed here, see `nystrom_attention`.
+    Attributes, besides the options of `nystrom_attention`, which are inherited:
       conv_kernel_size: Width of the convolution of the value, odd; 0 for none. The authors use 35 on LRA.
       conv_groups: One kernel per `"head"`, as in the paper, or per `"channel"`.
     """
 
-    num_landmarks: int = 64
     conv_kernel_size: int = 0
     conv_groups: ConvGroups = "head"
-    pinv_iters: int = 6
-    pinv_start: Start = "exact"
-    landmark_layout: Layout = "real"
-    landmark_selection: Selection = "segments"
-    mask_conv: bool = True
-    normalize_rows: bool = False
     implementation: Implementation = "auto"
 
     def attend(self, inputs: CoreInputs, *, deterministic: bool) -> Array:
         # At initialization, the inputs can be split already only if the axis is Explicit.
         mesh = sequence_mesh(explicit_only=self.is_initializing())
-        options = Options(
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(Options)}
-        )
+        options = options_of(self)
         arrays = Inputs(*inputs, conv_kernel=None)
         check_arguments(arrays, options, self.implementation, split_length=mesh is not None)
         conv_kernel = conv_kernel_param(self, inputs.query)
@@ -67,10 +56,10 @@ class NystromAttention(AttentionCore):
         return attend_sharded(arrays, options, self.implementation, mesh)
 
 
-def _residual(inputs: Inputs, options: Options) -> Float[Array, "B H"]:
+def _residual(inputs: Inputs, options: NystromOptions) -> Float[Array, "B H"]:
     """Returns the `pinv_residual` of kernel_2."""
     mask, query_mask = inputs.mask, inputs.query_mask
-    query = options.mask_inputs(inputs.query, query_mask)
-    key = options.mask_inputs(inputs.key, mask)
+    query = mask_inputs(inputs.query, query_mask, options)
+    key = mask_inputs(inputs.key, mask, options)
     landmarks = find_landmarks(query, key, mask, query_mask, options)
     return pinv_residual(landmarks.kernel_2, landmarks.inverse)

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.attention.arguments import Inputs, Options
+from nystromformer_jax.attention.arguments import Inputs
 from nystromformer_jax.attention.checks import zero_padding
 from nystromformer_jax.attention.convolution import convolve
 from nystromformer_jax.attention.landmarks import LandmarkMeans, TokenRanks, segment_sizes
+from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.attention.stages import MASKED_LOGIT, invert_landmarks
 from nystromformer_jax.kernels import collect, distribute, segments
 from nystromformer_jax.kernels.band import WIDEST_CONVOLUTION, Convolution
@@ -28,7 +29,7 @@ SUPPORTED = {
 }
 
 
-def unsupported(inputs: Inputs, options: Options) -> str:
+def unsupported(inputs: Inputs, options: NystromOptions) -> str:
     """Returns the reason why the kernels do not support these arguments, or an empty string."""
     query, conv_kernel = inputs.query, inputs.conv_kernel
     dtypes = {x.dtype for x in inputs[:3]}
@@ -64,7 +65,9 @@ def unsupported(inputs: Inputs, options: Options) -> str:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def kernel_attention(inputs: Inputs, options: Options, interpret: bool) -> Float[Array, "B L H D"]:
+def kernel_attention(
+    inputs: Inputs, options: NystromOptions, interpret: bool
+) -> Float[Array, "B L H D"]:
     """Computes `nystrom_attention` for layout "real" and more positions than landmarks.
 
     Padding may contain any values, including NaN. The residuals of the backward pass are the arguments
@@ -92,7 +95,7 @@ class _Sides(NamedTuple):
     is_exact: Bool[Array, " B"]
 
     @classmethod
-    def create(cls, inputs: Inputs, options: Options, interpret: bool) -> "_Sides":
+    def create(cls, inputs: Inputs, options: NystromOptions, interpret: bool) -> "_Sides":
         queries = _side(inputs.query, inputs.query_mask, options.num_landmarks, interpret)
         keys = _side(inputs.key, inputs.mask, options.num_landmarks, interpret)
         # Same rule as in `stages.assign_landmarks`.
@@ -116,7 +119,7 @@ def _side(
     return _Side(packing, ids, sizes_f32, sizes > 0, counts <= num_landmarks)
 
 
-def _forward(inputs: Inputs, options: Options, interpret: bool) -> tuple[Array, Any]:
+def _forward(inputs: Inputs, options: NystromOptions, interpret: bool) -> tuple[Array, Any]:
     query, key, value, mask, explicit_query_mask, conv_kernel = inputs
     sides = _Sides.create(inputs, options, interpret)
     queries, keys, copy_queries, _ = sides
@@ -148,7 +151,9 @@ def _forward(inputs: Inputs, options: Options, interpret: bool) -> tuple[Array, 
     return output, (inputs, (q_landmarks, k_landmarks, values, maximum, total))
 
 
-def _backward(options: Options, interpret: bool, residuals: Any, gradient: Array) -> tuple[Inputs]:
+def _backward(
+    options: NystromOptions, interpret: bool, residuals: Any, gradient: Array
+) -> tuple[Inputs]:
     inputs, (q_landmarks, k_landmarks, values, maximum, total) = residuals
     query, key, value, mask, _, conv_kernel = inputs
     sides = _Sides.create(inputs, options, interpret)
@@ -202,7 +207,7 @@ def _landmark_values(
     values: Float[Array, "B M E"],
     total: Float[Array, "B M H"],
     sides: _Sides,
-    options: Options,
+    options: NystromOptions,
 ) -> Float[Array, "B M E"]:
     """Returns pinv(kernel_2) @ kernel_3 @ value, given the unnormalized kernel_3 @ value and its sums."""
     packing = sides.keys.packing

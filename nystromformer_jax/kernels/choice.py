@@ -8,7 +8,8 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, PartitionSpec
 
-from nystromformer_jax.attention.arguments import Inputs, Options
+from nystromformer_jax.attention.arguments import Inputs
+from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.kernels.attention import kernel_attention, unsupported
 from nystromformer_jax.support.target import target_device
 from nystromformer_jax.support.values import Implementation
@@ -19,7 +20,7 @@ BATCH_AXIS = "data"
 TOO_OLD = ("TPU v2", "TPU v3", "TPU v4", "TPU v4 lite")
 
 
-def use_kernels(implementation: Implementation, inputs: Inputs, options: Options) -> bool:
+def use_kernels(implementation: Implementation, inputs: Inputs, options: NystromOptions) -> bool:
     """Returns True if this call uses the kernels; warns once if they are requested but unsupported."""
     if not kernels_wanted(implementation):
         return False
@@ -47,7 +48,9 @@ def warn_once(reason: str, stacklevel: int) -> None:
     )
 
 
-def run_kernels(inputs: Inputs, options: Options, interpret: bool) -> Float[Array, "B L H D"]:
+def run_kernels(
+    inputs: Inputs, options: NystromOptions, interpret: bool
+) -> Float[Array, "B L H D"]:
     """Runs the kernels on each device's shard of the batch, because XLA cannot partition a kernel."""
 
     def attend(shard: Inputs) -> Array:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nystromformer_jax.attention.options import DEFAULTS
 from nystromformer_jax.backbone import Nystromformer, NystromformerConfig
 from nystromformer_jax.models import (
     NystromformerForMultipleChoice,
@@ -38,11 +39,7 @@ SECTION = "nystromformer_jax"  # section of config.json written by this package
 # Fields of `NystromformerConfig` without a key in Hugging Face; stored in the section.
 SECTION_FIELDS = (
     "attention",
-    "pinv_iters",
-    "pinv_start",
-    "landmark_layout",
-    "landmark_selection",
-    "mask_conv",
+    *(name for name in DEFAULTS if name != "num_landmarks"),
     "implementation",
     "classifier_activation",
     "choice_activation",
@@ -506,7 +503,7 @@ def differences_upstream(model: ModelClass, config: NystromformerConfig) -> list
             else f"it cannot run landmark attention, because max_len={config.max_len} is not a multiple of"
             f" num_landmarks={config.num_landmarks}"
         )
-        if config.pinv_start != "batch_max" or config.pinv_iters != 6:
+        if config.pinv_start != "batch_max" or config.pinv_iters != 6:  # also the ridge inverse
             differences.append(
                 "its pseudoinverse takes 6 iterations and is scaled by one maximum over the batch"
             )

@@ -9,6 +9,7 @@ import numpy as np
 Implementation = Literal["auto", "xla", "pallas_tpu"]
 Layout = Literal["real", "mlpen", "hf"]
 Selection = Literal["segments", "kmeans"]
+Pinv = Literal["iterative", "ridge"]
 Start = Literal["exact", "batch_max"]
 # "gelu" is the exact GELU of PyTorch and the authors; flax's default is "gelu_tanh".
 Activation = Literal["gelu", "gelu_tanh", "relu", "tanh"]

@@ -32,7 +32,7 @@ from tests.helpers import (
 M, HEADS, DIM = 7, 2, 5
 EXACT = Tolerance(2e-6)
 # Compiled at once: without jit each operation is a program of its own.
-OPTIONS = ("num_landmarks", "pinv_iters", "landmark_layout", "normalize_rows")
+OPTIONS = ("num_landmarks", "pinv", "pinv_iters", "landmark_layout", "normalize_rows")
 jit_nystrom = jax.jit(nystrom_attention, static_argnames=OPTIONS)
 jit_softmax = jax.jit(softmax_attention)
 
@@ -409,13 +409,15 @@ class TestNormalizedRows:
         assert_close(actual, expected, SAME_ARITHMETIC)
 
 
-@pytest.mark.slow_except("16", "256")
+@pytest.mark.slow_except("iterative-16", "iterative-256", "ridge-16")
 @pytest.mark.parametrize("num_landmarks", [1, 2, 16, 64, 128, 256])
-def test_any_number_of_landmarks_equals_the_formula_of_the_paper(rngs, num_landmarks):
+@pytest.mark.parametrize("pinv", ["iterative", "ridge"])
+def test_any_number_of_landmarks_equals_the_formula_of_the_paper(rngs, num_landmarks, pinv):
     inputs = random_inputs(rngs, 1, 301, 1, DIM)
-    actual = jit_nystrom(*inputs, num_landmarks=num_landmarks)
-    expected = nystrom_by_the_paper(*(x[0] for x in inputs), num_landmarks)
-    assert_close(actual[0], expected, Tolerance(1e-4))  # 256 landmarks of 301: ill-conditioned
+    actual = jit_nystrom(*inputs, num_landmarks=num_landmarks, pinv=pinv)
+    expected = nystrom_by_the_paper(*(x[0] for x in inputs), num_landmarks, pinv=pinv)
+    # 256 landmarks of 301 are ill-conditioned
+    assert_close(actual[0], expected, Tolerance(1e-4))
 
 
 @pytest.mark.slow_except("bfloat16-9")

@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from nystromformer_jax.attention.pinv import iterative_pinv, pinv_residual
-from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, normal
+from nystromformer_jax import approximation_error, nystrom_attention
+from nystromformer_jax.attention.pinv import iterative_pinv, pinv_residual, ridge_pinv
+from tests.helpers import (
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    normal,
+    random_inputs,
+    ridge_inverse,
+)
 
 jit_pinv = jax.jit(iterative_pinv, static_argnames=("num_iters", "start"))
 
@@ -137,9 +145,10 @@ def test_residual_of_nan_is_nan():
 
 @pytest.mark.parametrize("size", [1e-25, 1e25])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_very_small_and_very_large_matrices_are_inverted(size, rows):
-    inverse = jax.jit(iterative_pinv)(size * jnp.eye(rows))
-    np.testing.assert_allclose(inverse, jnp.eye(rows) / size, rtol=1e-5)
+@pytest.mark.parametrize(("pinv", "bias"), [(iterative_pinv, 1e-5), (ridge_pinv, 2 * 3.25**-6)])
+def test_very_small_and_very_large_matrices_are_inverted(pinv, bias, size, rows):
+    inverse = jax.jit(pinv)(size * jnp.eye(rows))
+    np.testing.assert_allclose(inverse, jnp.eye(rows) / size, rtol=bias, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -156,3 +165,79 @@ def test_every_product_has_the_highest_or_the_given_precision(precision, name):
 def test_rejects_arrays_that_are_not_square_matrices(no_annotations):
     with pytest.raises(ValueError, match="needs non-empty matrices"):
         iterative_pinv(jnp.ones(3))
+
+
+@pytest.mark.parametrize("num_iters", [0, 6, 10])
+@pytest.mark.parametrize("shape", [(2, 3, 17, 17), (5, 4), (3, 4, 9)])
+def test_ridge_solves_the_regularized_equations(rngs, shape, num_iters):
+    with jax.enable_x64(True):
+        kernel = jax.nn.softmax(3 * normal(next(rngs), shape, jnp.float64))
+        actual = ridge_pinv(kernel, num_iters=num_iters)
+        assert_close(actual, ridge_inverse(kernel, num_iters), REFERENCE)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(jnp.float32, 1e-6), (jnp.float16, 1e-4)])
+def test_ridge_has_the_errors_of_its_docstring(rngs, dtype, error):
+    kernel = random_kernel(rngs, 8, 2, 37).astype(dtype)
+    exact = ridge_inverse(kernel, 6)
+    assert np.linalg.norm(ridge_pinv(kernel) - exact) < error * np.linalg.norm(exact)
+
+
+def test_ridge_resembles_the_iterations(rngs):
+    """The error of attention is the same within 15 % on token means, where the iterations matter."""
+    query, key, value = random_inputs(rngs, 4, 256, 2, 16)
+    errors = [
+        float(approximation_error(query, key, value, num_landmarks=32, pinv=pinv).nystrom.mean())
+        for pinv in ("iterative", "ridge")
+    ]
+    assert errors[1] == pytest.approx(errors[0], rel=0.15)
+
+
+def test_ridge_keeps_zero_rows_columns_and_matrices_with_finite_gradients(rngs):
+    kernel = random_kernel(rngs, 2, 1, 7)
+    kernel = kernel.at[0, :, 3].set(0).at[0, :, :, 5].set(0).at[1].set(0)
+    inverse, pull_back = jax.vjp(ridge_pinv, kernel)
+    assert (inverse[0, :, :, 3] == 0).all()
+    assert (inverse[0, :, 5] == 0).all()
+    assert (inverse[1] == 0).all()
+    assert jnp.isfinite(pull_back(jnp.ones_like(inverse))[0]).all()
+
+
+def test_ridge_has_derivatives_of_every_order_and_mode(rngs):
+    with jax.enable_x64(True):
+        kernel = jnp.abs(normal(next(rngs), (2, 5, 4), jnp.float64))
+        check_grads(jax.jit(ridge_pinv), (kernel,), order=2, modes=["fwd", "rev"], rtol=1e-4)
+
+
+def test_gradient_of_ridge_in_float32_is_near_float64(rngs):
+    def gradient(logits, weights):  # with respect to logits, so that all row sums stay one
+        return jax.vjp(lambda x: ridge_pinv(jax.nn.softmax(x)), logits)[1](weights)[0]
+
+    logits, weights = (normal(next(rngs), (4, 37, 37)) for _ in range(2))
+    with jax.enable_x64(True):
+        exact = gradient(logits.astype(jnp.float64), weights.astype(jnp.float64))
+    difference = np.linalg.norm(gradient(logits, weights) - np.asarray(exact))
+    assert difference < 2e-5 * np.linalg.norm(exact)
+
+
+def test_ridge_of_one_example_ignores_its_batch_mates(rngs):
+    kernel = random_kernel(rngs, 5, 2, 7)
+    jit_ridge = jax.jit(ridge_pinv)
+    assert_close(jit_ridge(kernel)[:1], jit_ridge(kernel[:1]), SAME_ARITHMETIC)
+
+
+@pytest.mark.parametrize(("dtype", "forward"), [(jnp.bfloat16, 15), (jnp.float32, 18)])
+def test_products_of_ridge_and_five_more_for_the_gradient(dtype, forward):
+    kernel = jnp.eye(4, dtype=dtype)
+    assert str(jax.make_jaxpr(ridge_pinv)(kernel)).count("dot_general[") == forward
+    both = jax.make_jaxpr(lambda a, g: jax.vjp(ridge_pinv, a)[1](g))(kernel, jnp.eye(4))
+    assert str(both).count("dot_general[") == forward + 5
+
+
+def test_ridge_rejects_a_start_and_more_than_ten_iterations(no_annotations):
+    with pytest.raises(ValueError, match="from 0 to 10 for the ridge inverse, got 11"):
+        ridge_pinv(jnp.eye(3), num_iters=11)
+    with pytest.raises(ValueError, match="pinv='ridge' does not iterate, so it has no pinv_start"):
+        nystrom_attention(*jnp.ones((3, 1, 9, 1, 2)), pinv="ridge", pinv_start="batch_max")
+    with pytest.raises(ValueError, match="pinv must be one of 'iterative', 'ridge'"):
+        nystrom_attention(*jnp.ones((3, 1, 9, 1, 2)), pinv="cholesky")

@@ -259,6 +259,12 @@ def test_a_module_is_initialized_with_a_length_on_an_explicit_axis(rngs):
     assert_close(variables, expected, SAME_ARITHMETIC)
 
 
+def test_the_ridge_inverse_applies_to_split_lengths(rngs):
+    inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
+    options = {"pinv": "ridge", "pinv_iters": 6}
+    assert_same(rngs, mesh_of(2, 4), inputs, mask=masks_of_all_kinds(61), **options)
+
+
 def test_ignores_the_content_of_masked_positions(rngs):
     mesh, mask, query_mask = mesh_of(2, 4), masks_of_all_kinds(61), other_masks_of_all_kinds(61)
     inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)

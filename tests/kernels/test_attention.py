@@ -80,6 +80,11 @@ def test_equals_plain_jnp(rngs, short_blocks, shape):
     assert_same(rngs, shape)
 
 
+@pytest.mark.slow(minutes=0.1)
+def test_equals_plain_jnp_with_the_ridge_inverse(rngs, short_blocks):
+    assert_same(rngs, SHAPES[0], pinv="ridge")
+
+
 @pytest.mark.slow(minutes=0.5)
 @pytest.mark.parametrize("shape", MORE_SHAPES)
 def test_equals_plain_jnp_at_other_shapes(rngs, short_blocks, shape):
@@ -102,7 +107,7 @@ def test_equals_plain_jnp_at_long_lengths(rngs, length, masked):
     assert_same(rngs, (length, 2, 64, 64, 33, masked))
 
 
-def assert_same(rngs, shape):
+def assert_same(rngs, shape, **options):
     length, heads, dim, num_landmarks, width, masked = shape
     inputs = random_inputs(rngs, 4, length, heads, dim)
     mask = masks_of_all_kinds(rngs, 4, length, num_landmarks) if masked else None
@@ -111,7 +116,7 @@ def assert_same(rngs, shape):
     real = jnp.ones((4, length), bool) if mask is None else mask
     cotangent = jnp.where(real[..., None, None], cotangent, 0)
     actual, expected = output_and_gradients(
-        inputs, kernel, cotangent, num_landmarks=num_landmarks, mask=mask
+        inputs, kernel, cotangent, num_landmarks=num_landmarks, mask=mask, **options
     )
     assert_close(actual[0], expected[0], REFERENCE, where=real)
     assert_close(actual[1], expected[1], REFERENCE)

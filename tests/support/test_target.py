@@ -9,8 +9,9 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from jax.test_util import check_grads
 
 from nystromformer_jax.attention import pinv, stages
-from nystromformer_jax.attention.arguments import Inputs, Options
+from nystromformer_jax.attention.arguments import Inputs
 from nystromformer_jax.attention.functions import LOCAL, nystrom
+from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.support.target import on_gpu
 from tests.helpers import HALF_GRADIENT, REFERENCE, assert_close, normal
 
@@ -24,7 +25,7 @@ def test_target_is_the_device_of_the_ambient_mesh(platform):
 
 def attend(query, key, value, conv_kernel, *, mask):
     inputs = Inputs.create(query, key, value, mask, None, conv_kernel)
-    options = Options(
+    options = NystromOptions(
         num_landmarks=3,
         pinv_iters=6,
         pinv_start="exact",

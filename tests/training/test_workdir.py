@@ -83,6 +83,13 @@ def test_resumes_with_other_paths_mesh_evaluation_remat_and_command(tmp_path, co
         assert run.config_sha256 == first == config_sha256(config)
 
 
+def test_resumes_a_run_that_lacks_a_newer_option_with_its_default(tmp_path):
+    with Workdir(tmp_path, CONFIG) as run:
+        first = run.config_sha256
+    with Workdir(tmp_path, changed("attention", pinv="iterative")) as run:
+        assert run.config_sha256 == first
+
+
 @pytest.mark.parametrize(
     ("config", "difference"),
     [
@@ -93,6 +100,7 @@ def test_resumes_with_other_paths_mesh_evaluation_remat_and_command(tmp_path, co
             'attention.name: "nystrom" in the run, "softmax" now.',
         ),
         (changed("model", dim=3), "model.dim: absent in the run, 3 now."),
+        (changed("attention", pinv="ridge"), 'attention.pinv: absent in the run, "ridge" now.'),
         (changed("data", examples=5), "data.examples: 0 in the run, 5 now."),
         (changed("objective", mask_rate=0.2), "objective.mask_rate: 0.15 in the run, 0.2 now."),
         (changed("init", checkpoint="/d"), 'init.checkpoint: "/c" in the run, "/d" now.'),

@@ -12,8 +12,8 @@ from lra.figures import approximation
 from lra.figures.approximation import nystrom_options
 from lra.figures.captured import QKV, CoreCall
 from nystromformer_jax import nystrom_attention, softmax_attention
-from nystromformer_jax.attention.arguments import Options
 from nystromformer_jax.attention.functions import find_landmarks
+from nystromformer_jax.attention.options import NystromOptions
 from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,
@@ -66,7 +66,9 @@ def test_maps_times_values_equal_the_attention_outputs(layout, normalize_rows, r
     real = np.arange(44) < 37
     real[5:8] = False
     layer = random_layer(rngs, real)
-    nystrom = Options(num_landmarks=11, landmark_layout=layout, normalize_rows=normalize_rows)
+    nystrom = NystromOptions(
+        num_landmarks=11, landmark_layout=layout, normalize_rows=normalize_rows
+    )
     attend = jax.jit(functools.partial(nystrom_attention, **dataclasses.asdict(nystrom)))
     exact, approximate = (
         np.asarray(function(*layer[:3], mask=layer.mask))[0, real]
@@ -86,7 +88,7 @@ def test_maps_times_values_equal_the_attention_outputs(layout, normalize_rows, r
 
 def test_chunked_maps_equal_full_maps(rngs, monkeypatch):
     layer = random_layer(rngs, np.arange(41) < 37)
-    whole = approximation.head_maps(layer, Options(num_landmarks=7), max_pixels=13)
+    whole = approximation.head_maps(layer, NystromOptions(num_landmarks=7), max_pixels=13)
     monkeypatch.setattr(approximation, "MAX_WEIGHTS", 37 * 8)
     held = []
     rows_of_maps = approximation._rows_of_maps
@@ -96,7 +98,7 @@ def test_chunked_maps_equal_full_maps(rngs, monkeypatch):
         return rows_of_maps(*arguments)
 
     monkeypatch.setattr(approximation, "_rows_of_maps", spy)
-    parts = approximation.head_maps(layer, Options(num_landmarks=7), max_pixels=13)
+    parts = approximation.head_maps(layer, NystromOptions(num_landmarks=7), max_pixels=13)
     assert max(held) <= 8
     assert sum(held) == 2 * 37
     assert parts[1].exact.shape == (13, 13)
@@ -114,7 +116,7 @@ def test_chunked_softmax_attention_equals_softmax_attention(rngs, monkeypatch):
 def test_error_equals_the_definition_of_the_paper(rngs):
     tokens = tokens_of(rngs, 2, 29)
     exact = approximation.chunked_softmax_attention(tokens)
-    (errors,) = approximation.output_errors([tokens], [exact], Options(num_landmarks=5))
+    (errors,) = approximation.output_errors([tokens], [exact], NystromOptions(num_landmarks=5))
     for example in range(2):
         inputs = [x[example] for x in tokens]
         truth = softmax_by_the_paper(*inputs)
@@ -128,7 +130,7 @@ def test_error_is_zero_with_as_many_landmarks_as_tokens(rngs):
     tokens = tokens_of(rngs, 1, 23)
     exact = approximation.chunked_softmax_attention(tokens)
     for count, low, high in ((3, 0.1, 10), (23, 0, 1e-6), (31, 0, 1e-6)):
-        errors = approximation.output_errors([tokens], [exact], Options(num_landmarks=count))
+        errors = approximation.output_errors([tokens], [exact], NystromOptions(num_landmarks=count))
         assert low <= errors.min() <= errors.max() <= high
 
 
@@ -137,10 +139,12 @@ def test_error_is_zero_with_as_many_landmarks_as_tokens(rngs):
 def test_residuals_agree_with_float64(start, rngs):
     layers = [tokens_of(rngs, 2, 29), tokens_of(rngs, 2, 29)]
     exact = [approximation.chunked_softmax_attention(tokens) for tokens in layers]
-    nystrom = Options(num_landmarks=5, pinv_start=start)
+    nystrom = NystromOptions(num_landmarks=5, pinv_start=start)
     residuals, errors = approximation.errors_by_iteration(layers, exact, nystrom, 7)
     assert residuals.shape == errors.shape == (8, 2, 2, 2)
-    options = Options(num_landmarks=5, pinv_iters=0, pinv_start=start, landmark_layout="real")
+    options = NystromOptions(
+        num_landmarks=5, pinv_iters=0, pinv_start=start, landmark_layout="real"
+    )
     for number, (query, key, _) in enumerate(layers):
         kernel = find_landmarks(query, key, None, None, options).kernel_2
         kernel = np.asarray(kernel, np.float64)
@@ -163,7 +167,7 @@ def test_residuals_agree_with_float64(start, rngs):
 def test_error_by_iteration_agrees_with_the_attention(normalize_rows, rngs):
     layers = [tokens_of(rngs, 2, 29), tokens_of(rngs, 2, 29)]
     exact = [approximation.chunked_softmax_attention(tokens) for tokens in layers]
-    nystrom = Options(num_landmarks=5, pinv_iters=4, normalize_rows=normalize_rows)
+    nystrom = NystromOptions(num_landmarks=5, pinv_iters=4, normalize_rows=normalize_rows)
     _, errors = approximation.errors_by_iteration(layers, exact, nystrom, 5)
     expected = approximation.output_errors(layers, exact, nystrom)
     assert_close(errors[4], expected, REFERENCE)
@@ -178,7 +182,7 @@ def test_curves_agree_at_shared_points(rngs, monkeypatch):
     monkeypatch.setattr(approximation, "MAX_ITERS", 9)
     layers = [tokens_of(rngs, 2, 31), tokens_of(rngs, 2, 31)]
     # Without padding all layouts give the same landmarks.
-    nystrom = Options(num_landmarks=5, landmark_layout="hf")
+    nystrom = NystromOptions(num_landmarks=5, landmark_layout="hf")
     curves = approximation.curves(layers, nystrom)
     by_landmarks = {row["num_landmarks"]: row["median"] for row in curves["by_landmarks"]}
     assert list(by_landmarks) == [2, 5, 8]  # with 64 the attention is exact
@@ -212,5 +216,5 @@ def test_random_tokens_are_normal_and_reproducible():
 
 def test_nystrom_options_are_those_of_the_run_or_the_defaults():
     section = {"name": "nystrom", "num_landmarks": 32, "conv_kernel_size": 35, "pinv_iters": 4}
-    assert nystrom_options(section) == Options(num_landmarks=32, pinv_iters=4)
-    assert nystrom_options({"name": "softmax", "dropout_rate": 0.1}) == Options()
+    assert nystrom_options(section) == NystromOptions(num_landmarks=32, pinv_iters=4)
+    assert nystrom_options({"name": "softmax", "dropout_rate": 0.1}) == NystromOptions()
