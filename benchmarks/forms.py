@@ -1,6 +1,7 @@
 """Forms of attention that the benchmarks compare, as functions of query, key, value, kernel and mask.
 
-ours      `nystrom_attention` as the device chooses it; "ours, k-means" with landmarks by k-means
+ours      `nystrom_attention` as the device chooses it; "ours, k-means" with landmarks by k-means, and "ours,
+          ridge" with the ridge inverse
 kernels   our kernels for TPUs
 plain     our form without kernels
 literal   other implementations, translated operation by operation, without a mask
@@ -88,5 +89,6 @@ def _attend(
         mask=mask,
         conv_kernel=kernel,
         landmark_selection="kmeans" if form.endswith("k-means") else "segments",
+        pinv="ridge" if form.endswith("ridge") else "iterative",
         implementation=implementation,
     )

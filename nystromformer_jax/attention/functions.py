@@ -30,7 +30,8 @@ from nystromformer_jax.attention.stages import (
     scaled_logits,
     weighted_values,
 )
-from nystromformer_jax.kernels.choice import interpret_mode, run_kernels, use_kernels
+from nystromformer_jax.kernels import cudnn
+from nystromformer_jax.kernels.choice import choose, interpret_mode, run_kernels
 from nystromformer_jax.support.values import Implementation, Layout, Pinv, Selection, Start
 from nystromformer_jax.typing import Array, Bool, Float
 
@@ -148,11 +149,13 @@ def nystrom_attention(
         unchanged. If the sum is less than 1/2, the row is divided by 1/2: for sharp attention, six iterations
         are far from the inverse, and sums can be zero or negative. Other implementations do not normalize.
       implementation: `"pallas_tpu"` uses TPU kernels, in O(M D) memory besides the arguments; on other
-        devices they run slowly, in interpret mode. `"xla"` uses jnp operations. `"auto"` uses the kernels
-        on TPUs. Unsupported arguments fall back to XLA, with a `UserWarning` once per reason. The kernels
-        support first-order reverse-mode differentiation. `"xla"` supports every mode, except that a
-        `conv_kernel` supports reverse mode only, of any order. Do not use `"auto"` to compile for devices
-        other than the default devices or the ambient mesh, for example with `jax.export`.
+        devices they run slowly, in interpret mode. `"cudnn"` uses cuDNN's fused attention for the two
+        stages that read all tokens, on NVIDIA GPUs and in half precision. `"xla"` uses jnp operations.
+        `"auto"` uses the kernels on TPUs, and cuDNN on GPUs for inputs in half precision. Unsupported
+        arguments fall back to XLA, with a `UserWarning` once per reason. Kernels and cuDNN support
+        first-order reverse-mode differentiation. `"xla"` supports every mode, except that a `conv_kernel`
+        supports reverse mode only, of any order. Do not use `"auto"` to compile for devices other than
+        the default devices or the ambient mesh, for example with `jax.export`.
 
     Returns:
       The output in `query`'s dtype. A row without a real key is finite.
@@ -185,9 +188,12 @@ def attend_locally(
     inputs: Inputs, options: NystromOptions, implementation: Implementation
 ) -> Float[Array, "B L H D"]:
     """Computes attention with the chosen implementation; the length must not be split over devices."""
-    if not is_exact(inputs, options) and use_kernels(implementation, inputs, options):
+    if is_exact(inputs, options):
+        return _xla_attention(inputs, options, LOCAL)
+    chosen = choose(implementation, inputs, options)
+    if chosen == "pallas_tpu":
         return _kernel_attention(inputs, options, interpret=interpret_mode())
-    return _xla_attention(inputs, options)
+    return _xla_attention(inputs, options, CUDNN if chosen == "cudnn" else LOCAL)
 
 
 # Jitted, so that a call outside of jit compiles once instead of once per operation.
@@ -204,24 +210,28 @@ def _kernel_attention(
     return add_convolution(output, zero_padding(inputs.value, inputs.mask), conv_kernel)
 
 
-@functools.partial(jax.jit, static_argnames="options")
-def _xla_attention(inputs: Inputs, options: NystromOptions) -> Float[Array, "B L H D"]:
-    """Returns the attention output, computed by XLA on one device."""
+@functools.partial(jax.jit, static_argnames=("options", "operations"))
+def _xla_attention(
+    inputs: Inputs, options: NystromOptions, operations: "Operations"
+) -> Float[Array, "B L H D"]:
+    """Returns the attention output, computed on one device by XLA, or by cuDNN where it combines tokens."""
     if is_exact(inputs, options):
         query, key, value, conv_value = _mask_tokens(inputs, options)
         weights = softmax_weights(query, zero_padding(key, inputs.mask), inputs.mask)
         output = weighted_values(weights, value).astype(query.dtype)
         return add_convolution(output, conv_value, inputs.conv_kernel)
-    return nystrom(inputs, options, LOCAL)
+    return nystrom(inputs, options, operations)
 
 
 class Operations(NamedTuple):
-    """The operations of Nyström attention that combine tokens, for one device or for several."""
+    """The operations of Nyström attention that read tokens, for one device or for several."""
 
     # (query or key, mask, options, *, of_queries) -> segment means
     means: Callable[..., LandmarkMeans]
     # (q_landmarks, key, value, *, mask, assigned) -> kernel_3 @ value, [B M H Dv]
     collect: Callable[..., Float[Array, "B M H Dv"]]
+    # (query, k_landmarks, landmark_values, *, landmark_mask, assigned) -> kernel_1 @ values, [B L H Dv]
+    distribute: Callable[..., Float[Array, "B L H Dv"]]
     # (value, conv_kernel) -> the convolution, [B L H D]
     convolve: Callable[..., Float[Array, "B L H D"]]
     # sums an array over the devices that share the length
@@ -250,11 +260,13 @@ def nystrom(
     collected = operations.collect(
         landmarks.q_landmarks, key, value, mask=inputs.mask, assigned=assignment.of_keys
     )
-    output = distribute_values(
+    # Without a mask, no segment is empty; clusters may be.
+    all_real = inputs.mask is None and options.landmark_selection == "segments"
+    output = operations.distribute(
         query,
         landmarks.k_landmarks,
         landmarks.apply_inverse(collected, assignment.is_exact),
-        landmark_mask=landmarks.k_landmark_mask,
+        landmark_mask=None if all_real else landmarks.k_landmark_mask,
         assigned=assignment.of_queries,
     )
     if options.normalize_rows:
@@ -281,7 +293,8 @@ def _means(
     return LandmarkMeans(means, landmark_mask, ranks)
 
 
-LOCAL = Operations(_means, collect_normalized, convolve, lambda x: x)
+LOCAL = Operations(_means, collect_normalized, distribute_values, convolve, lambda x: x)
+CUDNN = LOCAL._replace(collect=cudnn.collect, distribute=cudnn.distribute)
 
 
 def _landmark_means(

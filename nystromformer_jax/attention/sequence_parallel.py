@@ -18,8 +18,8 @@ from nystromformer_jax.attention.landmarks import (
     segment_sums,
 )
 from nystromformer_jax.attention.options import NystromOptions, OptionArguments
-from nystromformer_jax.attention.stages import collect_parts
-from nystromformer_jax.kernels.choice import kernels_wanted, warn_once
+from nystromformer_jax.attention.stages import collect_parts, distribute_values
+from nystromformer_jax.kernels.choice import warn_of_split_length
 from nystromformer_jax.support.values import Implementation
 from nystromformer_jax.typing import Array, Bool, Float
 
@@ -87,8 +87,7 @@ def attend_sharded(
         *arrays, conv_kernel = inputs
         arrays = [reshard_length(x, mesh, axis, split=False) for x in arrays]
         return attend_locally(Inputs._make([*arrays, conv_kernel]), options, implementation)
-    if kernels_wanted(implementation):
-        warn_once("they do not support a length split over devices", stacklevel=3)
+    warn_of_split_length(implementation)
     return _sharded(inputs, options, mesh=mesh, axis=axis)
 
 
@@ -114,6 +113,7 @@ def _sharded(
     operations = Operations(
         functools.partial(_means, axis=axis, lengths=(length, key_length)),
         functools.partial(_collect, axis=axis),
+        distribute_values,
         functools.partial(_convolve, axis=axis),
         functools.partial(_psum, axis=axis),
     )

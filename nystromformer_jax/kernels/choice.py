@@ -1,4 +1,4 @@
-"""Selects the TPU kernels or XLA, and runs the kernels on the devices of a mesh."""
+"""Selects the TPU kernels, cuDNN or XLA, and runs the TPU kernels on the devices of a mesh."""
 
 import functools
 import math
@@ -10,6 +10,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 from nystromformer_jax.attention.arguments import Inputs
 from nystromformer_jax.attention.options import NystromOptions
+from nystromformer_jax.kernels import cudnn
 from nystromformer_jax.kernels.attention import kernel_attention, unsupported
 from nystromformer_jax.support.target import target_device
 from nystromformer_jax.support.values import Implementation
@@ -20,32 +21,52 @@ BATCH_AXIS = "data"
 TOO_OLD = ("TPU v2", "TPU v3", "TPU v4", "TPU v4 lite")
 
 
-def use_kernels(implementation: Implementation, inputs: Inputs, options: NystromOptions) -> bool:
-    """Returns True if this call uses the kernels; warns once if they are requested but unsupported."""
-    if not kernels_wanted(implementation):
-        return False
-    reason = unsupported(inputs, options)
-    _, kind = target_device()
-    if not reason and implementation == "auto" and kind in TOO_OLD:
-        reason = f"they need a TPU v5e or later, not a {kind}"
+def choose(
+    implementation: Implementation, inputs: Inputs, options: NystromOptions
+) -> Implementation:
+    """Returns "pallas_tpu", "cudnn" or "xla"; warns once if another is requested but unsupported."""
+    wanted = _wanted(implementation)
+    if wanted == "pallas_tpu":
+        reason = unsupported(inputs, options)
+        _, kind = target_device()
+        if not reason and implementation == "auto" and kind in TOO_OLD:
+            reason = f"they need a TPU v5e or later, not a {kind}"
+        reason = reason or _unsupported_mesh(inputs)
+    elif wanted == "cudnn":
+        if implementation == "auto" and inputs.query.dtype.itemsize > 2:
+            return "xla"  # single precision is a choice, and needs no warning
+        reason = cudnn.unsupported(inputs, options)
+    else:
+        return "xla"
     if not reason:
-        reason = _unsupported_mesh(inputs)
-    if reason:
-        warn_once(reason, stacklevel=5)
-    return not reason
+        return wanted
+    _warn_once(wanted, reason, stacklevel=5)
+    return "xla"
 
 
-def kernels_wanted(implementation: Implementation) -> bool:
-    """Returns True if `implementation` requests the kernels on the current devices."""
-    return implementation == "pallas_tpu" or (implementation == "auto" and not interpret_mode())
+def warn_of_split_length(implementation: Implementation) -> None:
+    """Warns once if kernels are requested for a length that is split over devices."""
+    wanted = _wanted(implementation)
+    if wanted == "pallas_tpu":
+        _warn_once(wanted, "they do not support a length split over devices", stacklevel=4)
+    elif implementation == "cudnn":
+        _warn_once(wanted, "it does not support a length split over devices", stacklevel=4)
+
+
+def _wanted(implementation: Implementation) -> Implementation:
+    """Returns the implementation for the target devices, before the arguments are considered."""
+    if implementation != "auto":
+        return implementation
+    if not interpret_mode():
+        return "pallas_tpu"
+    return "xla" if cudnn.unavailable() else "cudnn"
 
 
 @functools.cache
-def warn_once(reason: str, stacklevel: int) -> None:
+def _warn_once(implementation: Implementation, reason: str, stacklevel: int) -> None:
     """Warns once, for each reason, why the kernels are not used; `stacklevel` is that of the user's call."""
-    warnings.warn(
-        f"Nyström attention runs without its TPU kernels: {reason}.", stacklevel=stacklevel
-    )
+    kernels = {"pallas_tpu": "its TPU kernels", "cudnn": "cuDNN"}[implementation]
+    warnings.warn(f"Nyström attention runs without {kernels}: {reason}.", stacklevel=stacklevel)
 
 
 def run_kernels(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 
-Implementation = Literal["auto", "xla", "pallas_tpu"]
+Implementation = Literal["auto", "xla", "pallas_tpu", "cudnn"]
 Layout = Literal["real", "mlpen", "hf"]
 Selection = Literal["segments", "kmeans"]
 Pinv = Literal["iterative", "ridge"]

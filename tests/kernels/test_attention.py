@@ -147,7 +147,7 @@ def test_kernels_and_gradients_can_be_traced_with_x64(masked):
 @pytest.mark.slow(minutes=0.4)
 @pytest.mark.filterwarnings("error")
 def test_convolution_per_channel_is_added_outside_the_kernels(rngs, short_blocks):
-    choice.warn_once.cache_clear()
+    choice._warn_once.cache_clear()
     inputs = random_inputs(rngs, 4, 300, 2, 32)
     mask = masks_of_all_kinds(rngs, 4, 300, 16)
     kernel = normal(next(rngs), (2, 32, 5))

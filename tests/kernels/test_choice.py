@@ -17,7 +17,7 @@ AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
 
 @pytest.fixture(autouse=True)
 def no_warning_yet():
-    choice.warn_once.cache_clear()
+    choice._warn_once.cache_clear()
 
 
 def traced(

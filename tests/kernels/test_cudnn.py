@@ -1,0 +1,154 @@
+"""The two calls of cuDNN's attention, with XLA in its place, against plain jnp; and when cuDNN is used."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh
+
+from nystromformer_jax import nystrom_attention
+from nystromformer_jax.attention.arguments import Inputs
+from nystromformer_jax.attention.functions import CUDNN, LOCAL, nystrom
+from nystromformer_jax.attention.options import NystromOptions
+from nystromformer_jax.kernels import choice, cudnn
+from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, normal, random_inputs
+
+LENGTH, HEADS, DIM, M = 62, 2, 8, 6
+
+
+@pytest.fixture(autouse=True)
+def without_cudnn(monkeypatch):
+    """XLA computes what cuDNN would."""
+    monkeypatch.setattr(cudnn, "BACKEND", "xla")
+    choice._warn_once.cache_clear()
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+def masks_of_all_kinds():
+    """A mask with holes, one with fewer tokens than landmarks, none, and padding at the end."""
+    positions = jnp.arange(LENGTH)
+    rows = (positions % 3 != 1, (positions >= 7) & (positions < 11), positions < 0, positions < 43)
+    return jnp.stack(rows)
+
+
+def value_and_gradients(operations, inputs, options):
+    arrays = (*inputs[:3], inputs.conv_kernel)
+
+    @jax.jit
+    def run(*arrays):
+        def attend(query, key, value, conv_kernel):
+            own = inputs._replace(query=query, key=key, value=value, conv_kernel=conv_kernel)
+            return nystrom(own, options, operations)
+
+        output, pull_back = jax.vjp(attend, *arrays)
+        real = inputs.query_mask
+        cotangent = output + 1
+        return output, pull_back(cotangent if real is None else cotangent * real[..., None, None])
+
+    return run(*arrays)
+
+
+@pytest.mark.parametrize("masks", ["none", "keys", "keys and queries"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"landmark_selection": "kmeans", "pinv": "ridge"},
+        {"landmark_layout": "hf", "num_landmarks": 2, "mask_conv": False},
+    ],
+    ids=["segments", "clusters", "hf"],
+)
+def test_equals_plain_jnp(rngs, masks, options):
+    tokens = random_inputs(rngs, 4, LENGTH, HEADS, DIM)
+    mask = None if masks == "none" else masks_of_all_kinds()
+    query_mask = masks_of_all_kinds()[::-1] if masks == "keys and queries" else None
+    inputs = Inputs.create(*tokens, mask, query_mask, normal(next(rngs), (HEADS, 3)))
+    chosen = NystromOptions(**{"num_landmarks": M, **options})
+    actual, expected = (value_and_gradients(own, inputs, chosen) for own in (CUDNN, LOCAL))
+    assert_close(actual[0], expected[0], REFERENCE, where=inputs.query_mask)
+    assert_close(actual[1], expected[1], REFERENCE)
+
+
+def test_ignores_the_content_of_padding(rngs):
+    mask = masks_of_all_kinds()
+    tokens = random_inputs(rngs, 4, LENGTH, HEADS, DIM)
+    outputs = []
+    for filler in (0.0, jnp.nan):
+        filled = (jnp.where(mask[..., None, None], x, filler) for x in tokens)
+        inputs = Inputs.create(*filled, mask, None, None)
+        outputs.append(nystrom(inputs, NystromOptions(num_landmarks=M), CUDNN))
+    assert_close(*outputs, SAME_ARITHMETIC, where=mask)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_half_precision_is_as_precise_as_plain_jnp(rngs, dtype):
+    """Also on a random walk, whose landmark kernel is ill-conditioned, and the inverse large."""
+    tokens = [jnp.cumsum(x, axis=1) / 8 for x in random_inputs(rngs, 4, LENGTH, HEADS, DIM)]
+    options = NystromOptions(num_landmarks=M)
+
+    def output(dtype, operations):
+        inputs = Inputs.create(*(x.astype(dtype) for x in tokens), masks_of_all_kinds(), None, None)
+        return nystrom(inputs, options, operations).astype(jnp.float32)
+
+    exact = output(jnp.float32, LOCAL)
+    real = masks_of_all_kinds()[..., None, None]
+    errors = [jnp.linalg.norm((output(dtype, own) - exact) * real) for own in (CUDNN, LOCAL)]
+    assert errors[0] < 2 * errors[1]
+
+
+def on_gpu():
+    device = AbstractDevice(device_kind="NVIDIA H100", num_cores=None, platform="gpu")
+    return jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=device))
+
+
+def arguments(length=LENGTH, dim=DIM, dtype=jnp.bfloat16):
+    return [jax.ShapeDtypeStruct((4, length, HEADS, dim), dtype)] * 3
+
+
+@pytest.mark.parametrize(
+    ("tokens", "options", "reason"),
+    [
+        ({"dtype": jnp.float32}, {}, "it supports float16 and bfloat16, not float32"),
+        ({"dim": 12}, {}, "head dimensions in multiples of 8 up to 128, not 12"),
+        ({"dim": 136}, {}, "head dimensions in multiples of 8 up to 128, not 136"),
+        ({}, {"normalize_rows": True}, "it does not support normalize_rows=True"),
+        (
+            {"length": 61},
+            {"mask": jnp.ones((4, 61), bool)},
+            "with a mask, it needs an even length and an even number of landmarks",
+        ),
+    ],
+)
+def test_falls_back_to_xla_with_one_warning(tokens, options, reason):
+    def trace():
+        with on_gpu():
+            call = lambda *x: nystrom_attention(
+                *x, num_landmarks=M, implementation="cudnn", **options
+            )
+            jax.eval_shape(call, *arguments(**tokens))
+
+    with pytest.warns(UserWarning, match=f"runs without cuDNN: .*{reason}"):
+        trace()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trace()
+
+
+def test_needs_a_gpu(monkeypatch):
+    monkeypatch.setattr(cudnn, "BACKEND", "cudnn")
+    assert cudnn.unavailable() == "it needs an NVIDIA GPU, not cpu"
+    with on_gpu():
+        assert cudnn.unavailable() in ("", "cuDNN is not installed")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "implementation"), [(jnp.bfloat16, "cudnn"), (jnp.float32, "xla")]
+)
+def test_auto_on_a_gpu_uses_cudnn_for_half_precision_and_does_not_warn(dtype, implementation):
+    inputs = Inputs.create(*(jnp.ones((4, LENGTH, HEADS, DIM), dtype),) * 3, None, None, None)
+    with on_gpu(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert choice.choose("auto", inputs, NystromOptions(num_landmarks=M)) == implementation
