@@ -29,9 +29,9 @@ from lra.figures.captured import Trained, open_run
 from lra.report.published import TITLES
 from nystromformer_jax import rotary_embedding
 from nystromformer_jax.attention.approximation import ApproximationErrors, approximation_error
-from nystromformer_jax.support.durable import read_json
+from nystromformer_jax.support.durable import read_json, write_json
 from nystromformer_jax.support.values import Selection
-from nystromformer_jax.training import config_sha256, describe_environment, write_json
+from nystromformer_jax.training import config_sha256, describe_environment
 from nystromformer_jax.typing import Array, Float
 from reporting.tables import NOTHING
 from reporting.tables import markdown as markdown_table

@@ -39,9 +39,9 @@ from command import parser_of, run_to_end
 from configs.common import core_arguments
 from launch import huge_pages
 from nystromformer_jax import SelfAttention, make_core
+from nystromformer_jax.support.durable import write_json
 from nystromformer_jax.support.plugins import is_plugin
 from nystromformer_jax.support.spelling import nearest
-from nystromformer_jax.training import write_json
 from nystromformer_jax.training.errors import is_out_of_memory
 from nystromformer_jax.training.topology import topology_devices
 from reporting.plotting import add_legend, new_figure, styles_of

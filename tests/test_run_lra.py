@@ -12,6 +12,7 @@ import pytest
 from configs import listops
 from lra import data, train
 from nystromformer_jax import training
+from nystromformer_jax.support.durable import write_json
 from nystromformer_jax.training.plan import make_plan
 from tests import programs
 from tests.programs import ROOT, assert_refused, call, finish, wait_for_lines
@@ -167,8 +168,8 @@ def evaluated(in_repository, monkeypatch, tmp_path):
         "valid_accuracy": 0.35,
         "best_step": 4,
     }
-    training.write_json(folder / "config.json", {**config, "hashes": {"sha256": "da7a"}})
-    training.write_json(folder / "result.json", result)
+    write_json(folder / "config.json", {**config, "hashes": {"sha256": "da7a"}})
+    write_json(folder / "result.json", result)
 
     def load(config):
         seen["loads"] += 1

@@ -25,7 +25,7 @@ from lra.figures import approximation
 from lra.figures.approximation import HeadMaps, nystrom_options
 from lra.figures.captured import Trained, new_parser, open_run
 from nystromformer_jax.attention.options import NystromOptions
-from nystromformer_jax.training import write_json
+from nystromformer_jax.support.durable import write_json
 from reporting.plotting import COLORS, new_figure
 from reporting.writer import staged
 

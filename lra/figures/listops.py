@@ -28,7 +28,8 @@ from lra.data import listops
 from lra.data.listops import OPERATORS, VOCAB
 from lra.data.task import Padding, Sequences, Split
 from lra.figures.captured import Trained, new_parser, open_run
-from nystromformer_jax.training import apply_model, write_json
+from nystromformer_jax.support.durable import write_json
+from nystromformer_jax.training import apply_model
 from reporting.plotting import COLORS, GREY, new_figure
 from reporting.statistics import binomial_error
 from reporting.writer import staged

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import on_device
 from benchmarks.literal import literal_attention
 from nystromformer_jax import nystrom_attention
-from nystromformer_jax.training import read_json, write_json
+from nystromformer_jax.support.durable import read_json, write_json
 from tests.helpers import OTHER_FRAMEWORK, assert_close, normal, random_inputs
 
 

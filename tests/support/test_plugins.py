@@ -19,7 +19,8 @@ from lra.data.task import DataConfig
 from lra.figures.__main__ import main as figures
 from lra.report.groups import group, read
 from lra.report.page import make
-from nystromformer_jax import attention_fn, make_core, training
+from nystromformer_jax import attention_fn, make_core
+from nystromformer_jax.support.durable import read_json
 from nystromformer_jax.support.plugins import load_plugin, source_sha256
 from tests.lra.report.runs import write_run
 from tests.programs import ROOT, call, finish, start, wait_for_lines
@@ -302,7 +303,7 @@ def test_a_run_is_stopped_resumed_evaluated_reported_and_drawn(my_project, tmp_p
     table = (tmp_path / "report.runs.csv").read_text()
     assert f"--config={my_project}/majority.py:{COSFORMER}" in table
     assert figures([str(folder), "--num_landmarks=4", "--out", str(tmp_path / "figures")]) == 0
-    assert training.read_json(tmp_path / "figures.json")["attention"] == COSFORMER
+    assert read_json(tmp_path / "figures.json")["attention"] == COSFORMER
 
 
 @pytest.mark.slow(minutes=1)
