@@ -121,12 +121,10 @@ class Core(Stochastic):
     """Holds the parameters of an attention core and applies the core, which is a linen Module.
 
     Args:
-      make_core: Factory of the core.
+      make_core: Factory of the core. Performer and Reformer of several layers need different seeds.
       num_heads: H.
       head_dim: D.
       deterministic: If True, dropout and redrawing of random features are disabled.
-      linen_path: Path of the layer around the core in a linen model, such as `"encoder/layer_0/attention"`.
-        The random features of Performer and Reformer depend on it.
       rngs: Random numbers; the streams are "params" and "dropout".
 
     Raises:
@@ -140,7 +138,6 @@ class Core(Stochastic):
         head_dim: int,
         *,
         deterministic: bool = False,
-        linen_path: str = "",
         rngs: nnx.Rngs,
     ) -> None:
         core = new_core(make_core, parent=None)
@@ -148,7 +145,6 @@ class Core(Stochastic):
         super().__init__(getattr(core, "needs_dropout_rng", has_stream), deterministic, rngs)
         self.make_core = make_core
         self.projections = projections(core)
-        self.path = (*filter(None, linen_path.split("/")), "core")
         for name, value in core_params(core, rngs.params(), num_heads, head_dim).items():
             setattr(self, name, _as_nnx(value))
 
@@ -165,32 +161,13 @@ class Core(Stochastic):
     ) -> Float[Array, "B L H D"]:
         """Returns the attention output; see `AttentionCore`."""
         deterministic, rng = self.next_rng(deterministic, rngs)
-        params = to_linen(self)["params"]
-        for name in reversed(self.path):
-            params = {name: params}
-        output: Any = _CoreAtPath(self.make_core, self.path).apply(
-            {"params": params},
+        output: Any = new_core(self.make_core, parent=None).apply(
+            to_linen(self),
             *(query, key, value, mask, query_mask),
             deterministic=deterministic,
             rngs=None if rng is None else {"dropout": rng},
         )
         return output
-
-
-class _CoreAtPath(nn.Module):
-    """A core inside nested Modules with the names of a path, so that it has the path of a linen model."""
-
-    make_core: MakeCore
-    names: tuple[str, ...]
-
-    @nn.compact
-    def __call__(self, *tokens: Any, deterministic: bool) -> Array:
-        name, *inner = self.names
-        if inner:
-            module: Any = _CoreAtPath(self.make_core, tuple(inner), name=name)
-        else:
-            module = self.make_core(name=name)
-        return module(*tokens, deterministic=deterministic)
 
 
 class MultiHeadAttention(nnx.Module):
@@ -211,8 +188,6 @@ class MultiHeadAttention(nnx.Module):
       out_kernel_init: Kernel initializer of the output projection; None for `kernel_init`.
       out_bias_init: Bias initializer of the output projection; None for `bias_init`.
       deterministic: If True, dropout is disabled.
-      linen_path: Path of this layer in a linen model, such as `"encoder/layer_0/attention"`. The random
-        features of Performer and Reformer depend on it, so layers of a model should have different paths.
       rngs: Random numbers; the streams are "params" and "dropout".
       **dense_options: `dtype`, `param_dtype`, `kernel_init`, `bias_init` and `precision`, as in
         `nnx.Linear`.
@@ -237,7 +212,6 @@ class MultiHeadAttention(nnx.Module):
         out_kernel_init: Initializer | None = None,
         out_bias_init: Initializer | None = None,
         deterministic: bool = False,
-        linen_path: str = "",
         rngs: nnx.Rngs,
         **dense_options: Unpack[DenseOptions],
     ) -> None:
@@ -255,7 +229,6 @@ class MultiHeadAttention(nnx.Module):
             num_heads,
             features // num_heads,
             deterministic=deterministic,
-            linen_path=linen_path,
             rngs=rngs,
         )
         dense = functools.partial(nnx.Linear, use_bias=use_bias, rngs=rngs, **dense_options)
@@ -400,7 +373,6 @@ class EncoderBlock(nnx.Module):
       dropout_rate: Dropout rate of attention output, MLP output and hidden units of the MLP.
       hidden_dropout_rate: Dropout rate of the MLP's hidden units; None for `dropout_rate`; 0 in BERT.
       layer_norm_epsilon: 1e-5 in the authors' code; the default of Flax is 1e-6.
-      linen_path: Path of this block in a linen model, such as `"encoder/layer_0"`.
       **dense_options: `dtype`, `param_dtype`, `kernel_init`, `bias_init` and `precision`, as in
         `nnx.Linear`.
     """
@@ -420,7 +392,6 @@ class EncoderBlock(nnx.Module):
         hidden_dropout_rate: float | None = None,
         layer_norm_epsilon: float = 1e-5,
         deterministic: bool = False,
-        linen_path: str = "",
         rngs: nnx.Rngs,
         **dense_options: Unpack[DenseOptions],
     ) -> None:
@@ -433,7 +404,6 @@ class EncoderBlock(nnx.Module):
             qkv_features=qkv_features,
             use_bias=attention_bias,
             deterministic=deterministic,
-            linen_path=f"{linen_path}/attention",
             rngs=rngs,
             **dense_options,
         )

@@ -27,8 +27,8 @@ class AttentionCore(nn.Module):
     A core with the attribute `shares_query_and_key` uses queries as keys and ignores `key`. A core with
     the attribute `reads_value_only` has no query and key projections and gets the projected value as all
     three. Random numbers that differ between calls come from `make_rng("dropout")`. Those that stay the same
-    depend on the attribute `seed` and on the core's path, which layers of one `nn.scan` or `nn.vmap` share.
-    With `deterministic=True` every core is a pure function.
+    depend on the attributes `seed` and `layer_name`, by default the core's path. With `deterministic=True`
+    every core is a pure function.
     """
 
     @property

@@ -104,15 +104,16 @@ def _init(
     return params
 
 
-def sampling_rng(core: nn.Module, seed: int, *, redraw: bool) -> Array:
+def sampling_rng(core: nn.Module, seed: int, layer_name: str, *, redraw: bool) -> Array:
     """Returns a random key for `core` that differs between layers.
 
-    With `redraw` the key comes from the stream "dropout". Otherwise it depends on `seed` and the core's path,
-    so it is the same in every call, and layers of one `nn.scan` or `nn.vmap` share it.
+    With `redraw` the key comes from the stream "dropout". Otherwise it depends on `seed` and `layer_name`, so
+    it is the same in every call. An empty name is the core's path, which layers of one `nn.scan` or `nn.vmap`
+    share.
     """
     if redraw:
         return core.make_rng("dropout")
-    path = "/".join(core.path)
+    name = layer_name or "/".join(core.path)
     # Random features are part of a trained model, so they do not depend on `jax_default_prng_impl`.
     rng = jax.random.key(seed, impl="threefry2x32")
-    return jax.random.fold_in(rng, zlib.crc32(path.encode()))
+    return jax.random.fold_in(rng, zlib.crc32(name.encode()))

@@ -32,6 +32,7 @@ class PerformerAttention(AttentionCore):
       orthogonal: If True, directions are orthogonal in blocks of D, which lowers the variance.
       redraw: If True, each training call draws a new projection from the stream "dropout".
       seed: Seed of the projection, used without `redraw` or if `deterministic`.
+      layer_name: Name of the layer, on which the projection depends as well; empty for the core's path.
     """
 
     num_features: int = 256
@@ -39,6 +40,7 @@ class PerformerAttention(AttentionCore):
     orthogonal: bool = True
     redraw: bool = False
     seed: int = 0
+    layer_name: str = ""
 
     @property
     def needs_dropout_rng(self) -> bool:
@@ -49,7 +51,7 @@ class PerformerAttention(AttentionCore):
         # Without `redraw` the projection is a constant, which is computed once, when the call is traced.
         with contextlib.nullcontext() if redraw else jax.ensure_compile_time_eval():
             projection = random_projection(
-                sampling_rng(self, self.seed, redraw=redraw),
+                sampling_rng(self, self.seed, self.layer_name, redraw=redraw),
                 self.num_features,
                 inputs.query.shape[-1],
                 orthogonal=self.orthogonal,

@@ -233,6 +233,7 @@ class ReformerAttention(AttentionCore):
       num_buckets: A power of two; None: chosen from the length, including padding.
       redraw: If True, each training call draws new rotations from the stream "dropout".
       seed: Seed of the rotations, used without `redraw` or if `deterministic`.
+      layer_name: Name of the layer, on which the rotations depend as well; empty for the core's path.
     """
 
     shares_query_and_key: ClassVar[bool] = True
@@ -242,6 +243,7 @@ class ReformerAttention(AttentionCore):
     num_buckets: int | None = None
     redraw: bool = True
     seed: int = 0
+    layer_name: str = ""
 
     @property
     def needs_dropout_rng(self) -> bool:
@@ -259,7 +261,9 @@ class ReformerAttention(AttentionCore):
         return lsh_attention(
             query,
             value,
-            sampling_rng(self, self.seed, redraw=self.redraw and not deterministic),
+            sampling_rng(
+                self, self.seed, self.layer_name, redraw=self.redraw and not deterministic
+            ),
             num_hashes=self.num_hashes,
             chunk_len=self.chunk_len,
             num_buckets=self.num_buckets,

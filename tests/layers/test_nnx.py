@@ -156,15 +156,23 @@ def test_cross_attention_from_keys_and_values_equals_linen(rngs):
     assert_close(actual, expected, SAME_ARITHMETIC, where=MASK)
 
 
-def test_random_features_are_those_of_the_path_in_linen(rngs):
+@pytest.mark.parametrize("name", ["performer", "reformer"])
+def test_random_features_of_a_seed_are_those_of_linen(rngs, name):
+    make = make_core(name, seed=3)
+    tokens = helpers.random_inputs(rngs, B, L, H, 5)
+    core = native.Core(make, H, 5, deterministic=True, rngs=nnx.Rngs(0))
+    expected = make().apply({}, *tokens, MASK, deterministic=True)
+    assert_close(core(*tokens, MASK), expected, SAME_ARITHMETIC, where=MASK)
+
+
+def test_random_features_of_a_layer_name_are_those_of_this_layer_in_linen(rngs):
     make = make_core("performer", num_features=3)
     encoder = Encoder(2, functools.partial(EncoderBlock, H, make, F), make_final_norm=None)
     x = normal(next(rngs), (B, L, E))
     variables = random_variables(encoder, x)
-    blocks = [
-        as_function(native.EncoderBlock(H, E, make, F, linen_path=f"layer_{i}", rngs=nnx.Rngs(0)))
-        for i in range(2)
-    ]
+    names = [f"layer_{i}/attention/core" for i in range(2)]
+    makers = [make_core("performer", num_features=3, layer_name=name) for name in names]
+    blocks = [as_function(native.EncoderBlock(H, E, own, F, rngs=nnx.Rngs(0))) for own in makers]
 
     @jax.jit
     def both(variables, x):
