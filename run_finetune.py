@@ -1,9 +1,179 @@
-"""Fine-tunes a language model on your files: `python run_finetune.py --config=configs/finetune.py:KIND …`."""
+"""Fine-tunes a language model on your files, on GLUE or on IMDb.
 
-import cli
-from language import program
+python run_finetune.py --config=configs/finetune.py:classification …
+python run_finetune.py --config=configs/glue.py:sst2 …
+"""
 
-main = program.define("finetune", "KIND", "classification")
+import argparse
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from cli import commands, configs, training
+from launch import huge_pages
+
+MODES = {
+    "train": "trains, or resumes a run",
+    "eval": training.EVAL,
+    "predict": "writes to --output the predictions of a finished run for the examples in --input",
+    "export": "writes the model as one file that needs only jax and flatbuffers",
+    "check": training.CHECK,
+}
+GRID: dict[str, tuple[type, str]] = {  # of --search
+    "batch_sizes": (int, "8,16,32"),
+    "learning_rates": (float, "2e-5,3e-5,4e-5,5e-5"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the mode; returns the exit code."""
+    return commands.run_to_end("run_finetune.py", lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    parser = training.parser_of("run_finetune.py", __doc__, MODES)
+    training.add_seeds(parser)
+    text = (
+        "for --mode=predict: a file like the training file; for GLUE and IMDb a table with a header"
+    )
+    parser.add_argument("--input", help=text)
+    parser.add_argument("--output", help="for --mode=predict: the file of predictions to write")
+    text = "run all --batch_sizes × --learning_rates and name the best on validation"
+    commands.add_switch(parser, "search", False, text)
+    for name, (_, default) in GRID.items():
+        parser.add_argument(f"--{name}", help=f"for --search; default {default}")
+    flags = configs.parse(
+        parser,
+        arguments,
+        "configs/finetune.py:KIND or configs/glue.py:TASK, then [,attention=NAME][,option=value …]",
+        "configs/finetune.py:classification",
+        lambda name: configs.LANGUAGE_CONFIGS.get(name) == "run_finetune.py",
+    )
+    for name in GRID:
+        if getattr(flags, name) is not None and not flags.search:
+            raise ValueError(f"--{name} needs --search")
+    if flags.mode == "predict":
+        return _predict(flags)
+    if flags.input or flags.output:
+        raise ValueError("--input and --output need --mode=predict")
+    if flags.search or flags.seeds > 1:
+        return _run_jobs(flags)
+    return _run(flags)
+
+
+def _run(flags: argparse.Namespace) -> int:
+    """Trains, evaluates or exports a model, or validates the config."""
+    training.initialize(flags)
+    from dataprep import cache
+    from language import finetune
+    from nystromformer_jax.training import (
+        check_folder,
+        enable_compilation_cache,
+        is_primary,
+        sync_errors,
+    )
+
+    evaluates = flags.mode in configs.FROM_FOLDER
+    folder = training.folder_of_run(flags.workdir, flags.config)
+    run = finetune.prepare(training.read_config(flags.config, folder, flags.mode))
+    if flags.mode == "check":
+        finetune.open_tokenizer(run)
+        if is_primary():
+            print(training.CHECKED)
+        return 0
+    check_folder(folder, run.config, paths=finetune.PATHS, finished=evaluates)
+    enable_compilation_cache(cache.cache_dir() / "xla")
+    if flags.mode == "export":
+        return training.run_one(
+            folder,
+            run,
+            lambda workdir: {"file": finetune.write_export(run, workdir)},
+            lambda result: f"Wrote {result['file']}.",
+            paths=finetune.PATHS,
+            evaluates=True,
+            where="",
+        )
+    tokens = finetune.open_tokenizer(run)
+    with sync_errors():
+        data = finetune.load_data(run, tokens)
+    run.with_task(data.task)  # to validate the config for the labels before a folder is made
+
+    def act(workdir: Any) -> dict[str, Any]:
+        if evaluates:
+            return finetune.evaluate_checkpoint(run, data, workdir)
+        return finetune.train(run, data, tokens, workdir)
+
+    return training.run_one(
+        folder, run, act, finetune.describe_result, paths=finetune.PATHS, evaluates=evaluates
+    )
+
+
+def _run_jobs(flags: argparse.Namespace) -> int:
+    """Runs the seeds of `--seeds`, or the batch sizes and learning rates of `--search`."""
+    given = flags.config
+    if given is None:
+        raise ValueError("--seeds and --search need --config.")
+    if not flags.search:
+        settings = training.seeds_of(flags.workdir, given, flags.seeds)
+        folder = training.run_folder(flags.workdir, given, "-seeds", alone=True)
+        return training.run_jobs(given, settings, folder, flags)
+    if flags.seeds > 1:
+        raise ValueError(
+            "--search uses one seed: leave --seeds out, and choose the seed with --config.train.seed."
+        )
+    first = configs.first_seed(given.sections)
+    base = training.run_folder(flags.workdir, given, "-search", alone=True)
+    settings = {
+        base / f"batch{batch_size}-rate{rate}-seed{first}": {
+            "train.seed": first,
+            "train.batch_size": size,
+            "optimizer.learning_rate": number,
+        }
+        for (batch_size, size), (rate, number) in itertools.product(
+            *(_numbers(name, getattr(flags, name)) for name in GRID)
+        )
+    }
+    return training.run_jobs(given, settings, base, flags, chooses=True)
+
+
+def _numbers(name: str, text: str | None) -> list[tuple[str, Any]]:
+    """Returns the numbers of a flag for --search, each with its text."""
+    kind, default = GRID[name]
+    texts = (default if text is None else text).split(",")
+    try:
+        return [(one, kind(one)) for one in texts]
+    except ValueError:
+        raise ValueError(f"--{name} needs numbers separated by commas, got {text!r}") from None
+
+
+def _predict(flags: argparse.Namespace) -> int:
+    """Writes the predictions of a finished run."""
+    for name, given in (
+        ("config", flags.config),
+        ("seeds", flags.seeds > 1),
+        ("search", flags.search),
+    ):
+        if given:
+            raise ValueError(
+                f"--mode=predict uses the model and the config in --workdir: leave --{name} out"
+            )
+    if not (flags.workdir and flags.input and flags.output):
+        raise ValueError(
+            "--mode=predict needs --workdir=RUN of a finished run, --input=FILE and --output=FILE"
+        )
+    training.initialize(flags)
+    from dataprep.cache import cache_dir, user_path
+    from language import finetune
+    from nystromformer_jax.training import enable_compilation_cache
+
+    folder, source, output = map(user_path, (flags.workdir, flags.input, flags.output))
+    enable_compilation_cache(cache_dir() / "xla")
+    count = finetune.predict(finetune.open_trained(folder), source, output)
+    print(f"Wrote predictions for {count:,} examples to {output}.")
+    return 0
+
 
 if __name__ == "__main__":
-    cli.run(main)
+    huge_pages.restart()
+    sys.exit(main())

@@ -1,9 +1,10 @@
-"""Fine-tunes a language model on GLUE or IMDb: `python run_glue.py --config=configs/glue.py:sst2 …`."""
+"""The former name of `run_finetune.py --config=configs/glue.py:TASK`; the next release removes it."""
 
-import cli
-from language import program
+import sys
 
-main = program.define("glue", "TASK", "sst2")
+from launch import huge_pages
+from run_finetune import main
 
 if __name__ == "__main__":
-    cli.run(main)
+    huge_pages.restart()
+    sys.exit(main())

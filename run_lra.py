@@ -1,70 +1,71 @@
 """Trains on a task of the Long Range Arena: `python run_lra.py --config=configs/listops.py`."""
 
-from absl import flags
+import sys
+from collections.abc import Sequence
 
-import cli
-from cli import print_error
+from cli import commands, configs, training
+from launch import huge_pages
 
-CONFIG = cli.define_config(
-    "configs/TASK.py, or configs/TASK.py:ATTENTION[,option=value …]",
-    lambda name: name not in cli.LANGUAGE_CONFIGS,
-)
-HOSTS = cli.define_hosts()
-WORKDIR = flags.DEFINE_string(
-    "workdir", None, "The run's folder; default runs/<config>-<argument>-seed<k>."
-)
-SEEDS = flags.DEFINE_integer(
-    "seeds", 1, "Number of seeds to run, from train.seed, each in its own folder.", 1, 1000
-)
-MODE = flags.DEFINE_enum(
-    "mode",
-    "train",
-    ["train", "eval", "check"],
-    "eval evaluates the best checkpoint of a finished run, and needs only --workdir, which has its config;"
-    " check only validates the config.",
-)
-TEST = flags.DEFINE_bool(
-    "test",
-    True,
-    "Evaluate the test set at the end. --notest skips it; the same command without --notest evaluates it.",
-)
+MODES = {
+    "train": "trains, or resumes a run",
+    "eval": training.EVAL,
+    "check": training.CHECK,
+}
 
 
-def main(argv: list[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Trains or evaluates models, or validates the config; returns the exit code."""
-    evaluates = MODE.value == "eval"
-    own_config = evaluates and bool(WORKDIR.value) and CONFIG.value is None
-    if wrong := cli.check_arguments(argv, CONFIG, "configs/listops.py", own_config=own_config):
-        return print_error(wrong)
-    if SEEDS.value > 1:
-        return cli.run_jobs(
-            cli.seeds_of(WORKDIR.value, cli.first_seed(CONFIG.value), SEEDS.value),
-            cli.run_folder(WORKDIR.value, "-seeds", alone=True),
-            HOSTS(),
-            MODE.value,
-            *([] if TEST.value else ["--notest"]),
+    return commands.run_to_end("run_lra.py", lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    parser = training.parser_of("run_lra.py", __doc__, MODES)
+    training.add_seeds(parser)
+    text = "evaluate the test set at the end; the same command with it does so after --notest"
+    commands.add_switch(parser, "test", True, text)
+    flags = configs.parse(
+        parser,
+        arguments,
+        "configs/TASK.py, or configs/TASK.py:ATTENTION[,option=value …]",
+        "configs/listops.py",
+        lambda name: name not in configs.LANGUAGE_CONFIGS,
+    )
+    if flags.seeds > 1 and flags.config:
+        return training.run_jobs(
+            flags.config,
+            training.seeds_of(flags.workdir, flags.config, flags.seeds),
+            training.run_folder(flags.workdir, flags.config, "-seeds", alone=True),
+            flags,
+            *([] if flags.test else ["--notest"]),
         )
-    cli.initialize(HOSTS())
+    training.initialize(flags)
     from dataprep import cache
     from lra import data, train
-    from nystromformer_jax import training
+    from nystromformer_jax.training import (
+        check_folder,
+        enable_compilation_cache,
+        is_primary,
+        sync_errors,
+        warn_if_too_large,
+    )
 
-    folder = cli.run_folder(WORKDIR.value, cli.seed_suffix(CONFIG.value), alone=True)
-    run = train.prepare(cli.read_config(CONFIG.value, folder, evaluates=evaluates))
-    if MODE.value == "check":
-        training.warn_if_too_large(train.make_spec(run))
-        if training.is_primary():
-            print(cli.CHECKED)
+    folder = training.folder_of_run(flags.workdir, flags.config)
+    run = train.prepare(training.read_config(flags.config, folder, flags.mode))
+    if flags.mode == "check":
+        warn_if_too_large(train.make_spec(run))
+        if is_primary():
+            print(training.CHECKED)
         return 0
-    training.check_folder(folder, run.config, paths=train.PATHS, finished=evaluates)
-    training.enable_compilation_cache(cache.cache_dir() / "xla")
-    with training.sync_errors():
+    evaluates = flags.mode == "eval"
+    check_folder(folder, run.config, paths=train.PATHS, finished=evaluates)
+    enable_compilation_cache(cache.cache_dir() / "xla")
+    with sync_errors():
         task = data.load(run.data)
     act = train.evaluate_checkpoint if evaluates else train.train
-    return cli.run_one(
+    return training.run_one(
         folder,
         run,
-        lambda workdir: act(run, task, workdir, test=TEST.value),
+        lambda workdir: act(run, task, workdir, test=flags.test),
         train.describe_result,
         paths=train.PATHS,
         evaluates=evaluates,
@@ -72,4 +73,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    huge_pages.restart()  # on Linux, executes the program again, once, with huge pages of malloc
+    sys.exit(main())

@@ -5,60 +5,57 @@ Compiles the training step of any config under configs/ and prints memory, commu
 not be present. Without it, the step is compiled for the local devices.
 """
 
+import argparse
+import functools
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from absl import flags
-
-import cli
-from cli import print_error
-
-CONFIG = cli.define_config("any config, as for the training programs", lambda name: True)
-TOPOLOGY = flags.DEFINE_string(
-    "topology",
-    "",
-    "TPUs, such as v5e:4x4, or a number of GPUs, such as h200:1; empty: the local devices.",
-)
-PRICE = flags.DEFINE_float(
-    "price", 0.0, "Cost of a chip per hour, to estimate the cost of the run.", 0.0
-)
-EXAMPLES = flags.DEFINE_integer(
-    "examples", 0, "Training examples of a fine-tuning run, whose length is in epochs.", 0
-)
-LARGEST = flags.DEFINE_boolean("largest_batch", True, "Search for the largest batch that fits.")
+from cli import commands, configs, training
+from launch import huge_pages
 
 
-def main(argv: list[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Compiles the step and prints the plan; returns the exit code, which is 1 if memory is too small."""
-    if wrong := cli.check_arguments(argv, CONFIG, "configs/listops.py"):
-        return print_error(wrong)
-    cli.start_logging()
-    if TOPOLOGY.value:  # avoids locking a local TPU
+    return commands.run_to_end("run_plan.py", lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    parser = commands.parser_of("run_plan.py", __doc__)
+    add = parser.add_argument
+    text = "TPUs, such as v5e:4x4, or a number of GPUs, such as h200:1; empty: the local devices"
+    add("--topology", default="", help=text)
+    text = "cost of a chip per hour, to estimate the cost of the run"
+    add("--price", type=commands.number(float, 0), default=0.0, help=text)
+    text = "training examples of a fine-tuning run, whose length is in epochs"
+    add("--examples", type=commands.number(int, 0), default=0, help=text)
+    commands.add_switch(parser, "largest_batch", True, "search for the largest batch that fits")
+    form = "any config, as for the training programs"
+    flags = configs.parse(parser, arguments, form, "configs/listops.py")
+    training.start_logging()
+    if flags.topology:  # avoids locking a local TPU
         os.environ["JAX_PLATFORMS"] = "cpu"
     from nystromformer_jax.training import topology
     from nystromformer_jax.training.plan import describe_plan
 
-    config = CONFIG.value.to_dict()
-    if PRICE.value and not TOPOLOGY.value:
-        return print_error("--price needs --topology: the time on local devices is unknown.")
-    if EXAMPLES.value and not _is_finetuning(config):
-        return print_error(
+    config = flags.config.sections
+    if flags.price and not flags.topology:
+        raise ValueError("--price needs --topology: the time on local devices is unknown.")
+    if flags.examples and not _is_finetuning(config):
+        raise ValueError(
             "--examples is for fine-tuning; the length of this config is train.total_steps."
         )
-    try:
-        chip = topology.chip_of(TOPOLOGY.value) if TOPOLOGY.value else None
-        devices = topology.topology_devices(TOPOLOGY.value) if TOPOLOGY.value else None
-        text, fits = describe_plan(
-            config,
-            lambda config: _spec(config, devices),
-            chip,
-            topology=TOPOLOGY.value,
-            price=PRICE.value,
-            largest=LARGEST.value,
-        )
-    except (ValueError, ImportError) as error:
-        return print_error(str(error))
+    chip = topology.chip_of(flags.topology) if flags.topology else None
+    devices = topology.topology_devices(flags.topology) if flags.topology else None
+    text, fits = describe_plan(
+        config,
+        functools.partial(_spec, devices=devices, flags=flags),
+        chip,
+        topology=flags.topology,
+        price=flags.price,
+        largest=flags.largest_batch,
+    )
     print(text)
     return 0 if fits else 1
 
@@ -67,7 +64,7 @@ def _is_finetuning(config: Mapping[str, Any]) -> bool:
     return "init" in config and "objective" not in config
 
 
-def _spec(config: Mapping[str, Any], devices: Any) -> Any:
+def _spec(config: Mapping[str, Any], devices: Any, flags: argparse.Namespace) -> Any:
     """Returns the `TrainSpec` of a config."""
     if "objective" in config:
         from language import pretrain
@@ -78,15 +75,16 @@ def _spec(config: Mapping[str, Any], devices: Any) -> Any:
     if _is_finetuning(config):
         from language import finetune
 
-        if not EXAMPLES.value:
+        if not flags.examples:
             raise ValueError(
                 "The length of fine-tuning is in epochs: pass --examples, the number of training examples."
             )
-        return finetune.make_spec(finetune.prepare(config, devices), EXAMPLES.value)
+        return finetune.make_spec(finetune.prepare(config, devices), flags.examples)
     from lra import train
 
     return train.make_spec(train.prepare(config, devices))
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    huge_pages.restart()
+    sys.exit(main())

@@ -1,55 +1,59 @@
 """Pretrains a language model: `python run_pretrain.py --config=configs/pretrain.py …`."""
 
-from absl import flags
+import sys
+from collections.abc import Sequence
 
-import cli
-from cli import print_error
+from cli import commands, configs, training
+from launch import huge_pages
 
-CONFIG = cli.define_config(
-    "configs/pretrain.py[:SIZE[,attention=NAME][,option=value …]]", lambda name: name == "pretrain"
-)
-HOSTS = cli.define_hosts()
-WORKDIR = flags.DEFINE_string(
-    "workdir", None, "The run's folder; default runs/<config>-<argument>-seed<k>."
-)
-MODE = flags.DEFINE_enum(
-    "mode",
-    "train",
-    ["train", "eval", "check"],
-    "eval evaluates a finished run's best checkpoint, and needs only --workdir, which has its config;"
-    " check only validates the config.",
-)
+MODES = {
+    "train": "trains, or resumes a run",
+    "eval": training.EVAL,
+    "check": training.CHECK,
+}
 
 
-def main(argv: list[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Trains or evaluates a model, or validates the config; returns the exit code."""
-    evaluates = MODE.value == "eval"
-    own_config = evaluates and bool(WORKDIR.value) and CONFIG.value is None
-    if wrong := cli.check_arguments(
-        argv, CONFIG, "configs/pretrain.py:small", own_config=own_config
-    ):
-        return print_error(wrong)
-    cli.initialize(HOSTS())
+    return commands.run_to_end("run_pretrain.py", lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    flags = configs.parse(
+        training.parser_of("run_pretrain.py", __doc__, MODES),
+        arguments,
+        "configs/pretrain.py[:SIZE[,attention=NAME][,option=value …]]",
+        "configs/pretrain.py:small",
+        lambda name: name == "pretrain",
+    )
+    training.initialize(flags)
     from dataprep import cache
     from language import corpus, pretrain
-    from nystromformer_jax import training
+    from nystromformer_jax.training import (
+        check_folder,
+        enable_compilation_cache,
+        is_primary,
+        sync_errors,
+        warn_if_too_large,
+    )
 
-    folder = cli.run_folder(WORKDIR.value, cli.seed_suffix(CONFIG.value), alone=True)
-    run = pretrain.prepare(cli.read_config(CONFIG.value, folder, evaluates=evaluates))
-    if MODE.value == "check":
+    folder = training.folder_of_run(flags.workdir, flags.config)
+    run = pretrain.prepare(training.read_config(flags.config, folder, flags.mode))
+    if flags.mode == "check":
         tokenizer = pretrain.open_tokenizer(run)
         vocabulary = pretrain.vocabulary_of(tokenizer) if tokenizer else None
-        training.warn_if_too_large(pretrain.make_spec(run, vocabulary))
-        if training.is_primary():
-            print(cli.CHECKED)
+        warn_if_too_large(pretrain.make_spec(run, vocabulary))
+        if is_primary():
+            print(training.CHECKED)
         return 0
-    training.check_folder(folder, run.config, paths=pretrain.PATHS, finished=evaluates)
-    training.enable_compilation_cache(cache.cache_dir() / "xla")
+    evaluates = flags.mode == "eval"
+    check_folder(folder, run.config, paths=pretrain.PATHS, finished=evaluates)
+    enable_compilation_cache(cache.cache_dir() / "xla")
     pretrain.open_tokenizer(run)  # validates the tokenizer before the corpus is prepared
-    with training.sync_errors():
+    with sync_errors():
         data = corpus.load(run.data)
     act = pretrain.evaluate_checkpoint if evaluates else pretrain.train
-    return cli.run_one(
+    return training.run_one(
         folder,
         run,
         lambda workdir: act(run, data, workdir),
@@ -61,4 +65,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    huge_pages.restart()
+    sys.exit(main())

@@ -10,16 +10,13 @@ or 143 a signal stopped the sweep; with --status, 3 some runs are not finished.
 """
 
 import argparse
-import ast
 import itertools
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
 
-import cli
-from command import run_to_end
+from cli import commands, configs
 from dataprep.cache import user_path
 from launch import cluster, grid, jobs, runner, status
 from lra.data import DataConfig, check_task
@@ -27,18 +24,12 @@ from nystromformer_jax.support.spelling import nearest
 from nystromformer_jax.training.config import SECTIONS, from_mapping
 
 SCHEMAS: Mapping[str, type] = {**SECTIONS, "data": DataConfig}
-BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 CLUSTER_PARAMETER = re.compile(r"--(slurm|local)\.(\w+)=(.*)", re.DOTALL)
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs, submits or lists the jobs of a sweep; returns the exit code."""
-    return run_to_end("run_sweep.py", lambda: _main(arguments))
+    return commands.run_to_end("run_sweep.py", lambda: _main(arguments))
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -57,16 +48,16 @@ def _main(arguments: Sequence[str] | None) -> int:
             f" {Path.cwd()}: change to that folder."
         )
     if flags.tasks:
-        configs = [
+        names = [
             f"{name if name.endswith('.py') else f'configs/{name}.py'}:{attention}{comma}{options}"
             + (f",recipe={flags.recipe}" if flags.recipe else "")
             for name, comma, options in (x.partition(",") for x in grid.split_names(flags.tasks))
             for attention in grid.split_names(flags.attentions)
         ]
         values = grid.split_values(flags.set)
-        for config in configs:
-            check_config(config, values)
-        new = grid.expand(folder, configs, values, flags.seeds, flags.data_dir)
+        for name in names:
+            check_config(name, values)
+        new = grid.expand(folder, names, values, flags.seeds, flags.data_dir)
         jobs.require_unique(new, "The grid")
         merged = jobs.merge(found, new, folder)
         if merged != found:
@@ -88,12 +79,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str, str]]:
     """Returns the flags, and the parameters `--CLUSTER.KEY=VALUE` as `CLUSTER_KEY`."""
-    parser = _Parser(
-        prog="run_sweep.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = commands.parser_of("run_sweep.py", __doc__)
     add = parser.add_argument
     add("--workdir", required=True, help="folder of the sweep, with jobs.txt, logs/ and the runs")
     add(
@@ -106,7 +92,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
         default="nystrom",
         help="attentions as after the colon of --config: nystrom,num_landmarks=32,softmax",
     )
-    add("--seeds", type=_positive, default=1, help="number of seeds, from 0")
+    add("--seeds", type=commands.number(int, 1), default=1, help="number of seeds, from 0")
     add(
         "--set",
         action="append",
@@ -119,7 +105,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
     add("--data_dir", default="", help="folder with the files of text, retrieval and image")
     add(
         "--workers",
-        type=_positive,
+        type=commands.number(int, 1),
         default=0,
         help="number of runs at once; by default one per accelerator, or one on a CPU",
     )
@@ -161,53 +147,30 @@ def check_config(config: str, values: Mapping[str, Sequence[str]]) -> None:
     Values of the sections in `SCHEMAS` are validated; the runs validate the others, which needs jax.
     """
     path, _, argument = config.partition(":")
-    known = cli.config_files(lambda name: name not in cli.LANGUAGE_CONFIGS)
+    known = configs.config_files(lambda name: name not in configs.LANGUAGE_CONFIGS)
     file = Path(path).resolve()
-    is_own = file.is_file() and not file.is_relative_to(cli.CONFIGS.resolve())
-    if not is_own and file not in [cli.CONFIGS.resolve() / Path(name).name for name in known]:
+    is_own = file.is_file() and not file.is_relative_to(configs.CONFIGS.resolve())
+    if not is_own and file not in [configs.CONFIGS.resolve() / Path(name).name for name in known]:
         tasks = [Path(name).stem for name in known]
         raise ValueError(
             f"--tasks: {Path(path).stem!r} is unknown{nearest(Path(path).stem, tasks)}"
         )
-    own = cli.load_config(path, argument)
+    own = configs.load_file(path)(argument)
     types = own.to_dict()
-    keys = cli.keys_of(types)
+    keys = configs.keys_of(types)
     for key in ("data.task", "train.seed"):  # each job sets its seed
         if key not in keys:
             raise ValueError(f"{path}: {key} is missing.")
     check_task(own.data.task)
     for key in values:
-        cli.require_settable(key, types, "--set=", "--attentions=ATTENTION")
+        configs.require_settable(key, types, "--set=", "--attentions=ATTENTION")
         if "." not in key:
             raise ValueError(f"--set={key} is invalid: only values in sections can be set.")
     for setting in itertools.product(*values.values()):
         for key, item in zip(values, setting, strict=True):
-            section, _, name = key.partition(".")
-            try:
-                own.update_from_flattened_dict({key: _value(item, types[section][name])})
-            except TypeError as error:
-                raise ValueError(f"--set={key}={item}: {error}.") from None
+            configs.set_value(own, key, item, f"--set={key}={item}")
         for section in sorted({key.partition(".")[0] for key in values} & SCHEMAS.keys()):
             from_mapping(SCHEMAS[section], own[section].to_dict(), section)
-
-
-def _value(text: str, old: Any) -> Any:
-    """Parses a value as the flags of run_lra.py do."""
-    if isinstance(old, str):
-        return text
-    if isinstance(old, bool):
-        return BOOLS.get(text.lower(), text)
-    try:
-        value = ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
-    return (value,) if isinstance(old, tuple) and not isinstance(value, tuple | list) else value
-
-
-def _positive(text: str) -> int:
-    if not (text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"needs a positive number, got {text!r}")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import command_line, this_machine
-from command import parser_of, run_to_end
+from cli.commands import parser_of, run_to_end
 from launch import huge_pages
 from reporting.writer import output_path
 

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.cells import command_line
-from command import parser_of, run_to_end
+from cli.commands import parser_of, run_to_end
 from lra import train
 from lra.figures.captured import Trained, open_run
 from lra.report.published import TITLES

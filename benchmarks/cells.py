@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from command import parser_of, run_to_end
+from cli.commands import parser_of, run_to_end
 from launch import huge_pages
 from nystromformer_jax.support.durable import read_json, write_json
 from nystromformer_jax.training import describe_environment

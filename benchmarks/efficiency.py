@@ -35,7 +35,7 @@ from jax.errors import JaxRuntimeError
 from benchmarks import averages, cells
 from benchmarks.compiled import Compiled, compile_ahead
 from benchmarks.timing import added_bytes, available_bytes, in_blocks
-from command import parser_of, run_to_end
+from cli.commands import parser_of, run_to_end
 from configs.common import core_arguments
 from launch import huge_pages
 from nystromformer_jax import SelfAttention, make_core

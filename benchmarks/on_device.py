@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from command import parser_of, run_to_end
+from cli.commands import parser_of, run_to_end
 from nystromformer_jax.support.durable import write_json
 from reporting.writer import path_argument
 

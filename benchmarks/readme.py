@@ -15,7 +15,7 @@ import pandas as pd
 
 from benchmarks import ablation, approximation, budgets, efficiency, plans, steps
 from benchmarks import report as attention
-from command import run_to_end
+from cli.commands import run_to_end
 from lra.report import groups
 from lra.report import tables as report
 from nystromformer_jax.support.durable import write_bytes

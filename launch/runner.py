@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from command import message_of
+from cli.commands import message_of
 from launch.jobs import Job, due_tests, is_diverged, read_jobs, unfinished
 from launch.log import STOPPED, failure, open_log, write_exit_code
 from launch.status import best_of, log_of, state_of, table

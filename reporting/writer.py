@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 
 import pandas as pd
 
-from command import parser_of, run_to_end
+from cli.commands import parser_of, run_to_end
 from dataprep.cache import user_path
 
 STYLE = """

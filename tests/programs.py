@@ -1,7 +1,7 @@
 """Calls the programs of the repository in this process or in separate ones."""
 
 import contextlib
-import importlib.util
+import importlib
 import io
 import os
 import signal
@@ -11,10 +11,6 @@ import time
 import warnings
 from pathlib import Path
 from typing import NamedTuple
-
-from absl import flags, logging
-
-import cli
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 300  # time limit of a call
@@ -28,70 +24,34 @@ class Answer(NamedTuple):
     errors: str
 
 
-class Program:
-    """One of the programs, loaded once; each call parses its flags from scratch."""
-
-    def __init__(self, name):
-        self.name = name
-        before = set(flags.FLAGS)
-        spec = importlib.util.spec_from_file_location(name, ROOT / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        self.main = module.main
-        self._own = set(flags.FLAGS) - before
-
-    def call(self, *arguments):
-        """Runs `main` as the program does and raises its exceptions."""
-        output, errors = io.StringIO(), io.StringIO()
-        argv, sys.argv = sys.argv, [f"{self.name}.py", *arguments]
-        terminate, unraisable = signal.getsignal(signal.SIGTERM), sys.unraisablehook
-        alarm = signal.signal(signal.SIGALRM, _hangs)
-        # absl's handler closes its stream unless it is sys.stderr, and pytest still needs it.
-        logging.get_absl_handler().python_handler.stream = errors
-        signal.alarm(SECONDS)
-        try:
-            with (
-                contextlib.redirect_stdout(output),
-                contextlib.redirect_stderr(errors),
-                warnings.catch_warnings(),
-            ):
-                # ml-collections loads configs by a deprecated function; any other warning is an error.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                cli.run(self.main)
-        except SystemExit as stop:
-            code = stop.code
-        finally:
-            signal.alarm(0)
-            signal.signal(signal.SIGALRM, alarm)
-            signal.signal(signal.SIGTERM, terminate)
-            sys.unraisablehook = unraisable
-            sys.argv = argv
-            self._forget()
-        return Answer(code, output.getvalue(), errors.getvalue())
-
-    def unload(self):
-        """Removes the program's flags, so that the next program can define its own."""
-        flags.FLAGS.remove_flag_values(self._own)
-        cli._initialized = False
-
-    def _forget(self):
-        overrides = [name for name in flags.FLAGS if name.startswith("config.")]
-        flags.FLAGS.remove_flag_values(overrides)
-        for name in self._own:
-            flags.FLAGS[name].unparse()
+def call(name, *arguments):
+    """Runs a program in this process. Needs the fixture `in_repository`."""
+    program = importlib.import_module(name)
+    output, errors = io.StringIO(), io.StringIO()
+    argv, sys.argv = sys.argv, [f"{name}.py", *map(str, arguments)]
+    terminate, unraisable = signal.getsignal(signal.SIGTERM), sys.unraisablehook
+    alarm = signal.signal(signal.SIGALRM, _hangs)
+    signal.alarm(SECONDS)
+    try:
+        with (
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(errors),
+            warnings.catch_warnings(),
+        ):
+            code = program.main()
+    except SystemExit as stop:
+        code = stop.code
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, alarm)
+        signal.signal(signal.SIGTERM, terminate)
+        sys.unraisablehook = unraisable
+        sys.argv = argv
+    return Answer(code, output.getvalue(), errors.getvalue())
 
 
 def _hangs(number, frame):
     raise TimeoutError(f"no answer after {SECONDS} s")
-
-
-def call(name, *arguments):
-    """Returns the outcome of one call of a program in this process. Needs the fixture `in_repository`."""
-    program = Program(name)
-    try:
-        return program.call(*map(str, arguments))
-    finally:
-        program.unload()
 
 
 def assert_refused(answer, program):

@@ -4,43 +4,44 @@ import re
 from pathlib import Path
 
 import pytest
-from ml_collections import ConfigDict
 
-import cli
+from cli import configs, training
+from cli.configs import Given
 from tests.programs import assert_refused, call
+
+GIVEN = Given("configs/listops.py", "", {}, {}, {})
 
 
 @pytest.fixture(autouse=True)
 def default(monkeypatch, tmp_path):
-    monkeypatch.setattr(cli, "default_folder", lambda: "runs/listops")
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
 
 
 def test_run_folders_of_several_seeds_have_suffixes(tmp_path):
-    assert cli.run_folder("runs/x", "-seed3", alone=True) == Path("runs/x")
-    assert cli.run_folder("runs/x", "-seed3", alone=False) == Path("runs/x-seed3")
-    assert cli.run_folder("runs/x/", "-seed3", alone=False) == Path("runs/x-seed3")
+    assert training.run_folder("runs/x", GIVEN, "-seed3", alone=True) == Path("runs/x")
+    assert training.run_folder("runs/x", GIVEN, "-seed3", alone=False) == Path("runs/x-seed3")
+    assert training.run_folder("runs/x/", GIVEN, "-seed3", alone=False) == Path("runs/x-seed3")
     for flag in (None, ""):
         for alone in (True, False):
-            folder = cli.run_folder(flag, "-seed3", alone=alone)
+            folder = training.run_folder(flag, GIVEN, "-seed3", alone=alone)
             assert folder == Path("runs/listops-seed3")
 
 
 def test_tilde_is_expanded(tmp_path):
-    assert cli.run_folder("~/x", "-seed3", alone=True) == tmp_path / "x"
-    assert cli.run_folder("~/x", "-seed3", alone=False) == tmp_path / "x-seed3"
+    assert training.run_folder("~/x", GIVEN, "-seed3", alone=True) == tmp_path / "x"
+    assert training.run_folder("~/x", GIVEN, "-seed3", alone=False) == tmp_path / "x-seed3"
     with pytest.raises(ValueError, match="this user does not exist"):
-        cli.run_folder("~nobody-of-that-name/x", "-seed3", alone=True)
+        training.run_folder("~nobody-of-that-name/x", GIVEN, "-seed3", alone=True)
 
 
 @pytest.mark.parametrize("flag", [".", "..", "a/..", "/"])
 def test_rejects_a_folder_without_a_name_for_several_seeds(flag):
-    assert cli.run_folder(flag, "-seed3", alone=True) == Path(flag)
+    assert training.run_folder(flag, GIVEN, "-seed3", alone=True) == Path(flag)
     with pytest.raises(
         ValueError, match=r"no folder name to which -seed3 can be added: pass a path such as "
     ):
-        cli.run_folder(flag, "-seed3", alone=False)
+        training.run_folder(flag, GIVEN, "-seed3", alone=False)
 
 
 @pytest.mark.parametrize(
@@ -66,20 +67,20 @@ def test_an_invalid_config_file_is_one_sentence(tmp_path, body, words):
     file = tmp_path / "own.py"
     file.write_text(body)
     with pytest.raises(ValueError, match=f"^{re.escape(str(file))}|^get_config") as error:
-        cli.load_config(str(file), "nystrom")
+        configs.load_file(str(file))("nystrom")
     assert words in str(error.value)
 
 
 def test_the_first_seed_is_that_of_the_config_or_zero():
-    assert cli.first_seed(ConfigDict({"train": {"seed": 5}})) == 5
-    assert cli.first_seed(ConfigDict({"train": {"total_steps": 20}})) == 0
+    assert configs.first_seed({"train": {"seed": 5}}) == 5
+    assert configs.first_seed({"train": {"total_steps": 20}}) == 0
     for config, words in (
         ({}, "train: this section is missing"),
         ({"train": {"seed": "one"}}, "train.seed: needs an int, got 'one' (str)"),
         ({"train": {"seed": True}}, "train.seed: needs an int, got True (bool)"),
     ):
         with pytest.raises(ValueError, match=re.escape(words)):
-            cli.first_seed(ConfigDict(config))
+            configs.first_seed(config)
 
 
 @pytest.mark.parametrize("program", ["run_lra", "run_pretrain", "run_finetune"])
@@ -100,7 +101,12 @@ def test_help_ends_with_exit_code_0(in_repository, program):
 
 @pytest.mark.parametrize(
     ("program", "mode"),
-    [("run_lra", "eval"), ("run_pretrain", "eval"), ("run_glue", "eval"), ("run_glue", "export")],
+    [
+        ("run_lra", "eval"),
+        ("run_pretrain", "eval"),
+        ("run_finetune", "eval"),
+        ("run_finetune", "export"),
+    ],
 )
 def test_a_finished_run_needs_no_config(in_repository, tmp_path, program, mode):
     answer = call(program, f"--mode={mode}", f"--workdir={tmp_path}")

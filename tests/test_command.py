@@ -8,12 +8,11 @@ import sys
 
 import pytest
 
-from command import flushed_stdout, run_to_end
+from cli.commands import add_switch, flushed_stdout, number, parser_of, run_to_end
 from nystromformer_jax.training import CannotWrite, CheckpointDamaged
 
 DEV_FULL = pathlib.Path("/dev/full")
-COMMAND = "import sys, command; sys.exit(command.run_to_end('name', lambda: print('text')))"
-PROGRAM = "import cli; cli.run(lambda argv: print('text') or 0)"
+COMMAND = "import sys; from cli import commands; sys.exit(commands.run_to_end('name', lambda: print('text')))"
 
 
 def raising(error):
@@ -47,15 +46,11 @@ def test_exceptions_become_one_sentence_and_an_exit_code(capsys, error, code, se
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize(
-    "program", ["sys.exit(run_to_end('name', act))", "cli.run(lambda argv: act())"]
-)
-def test_a_signal_within_a_callback_ends_the_program(program, number):
+def test_a_signal_within_a_callback_ends_the_program(number):
     """Python ignores exceptions in such callbacks, also the one that would end the program."""
     script = f"""
 import os, sys, time, weakref
-import cli
-from command import run_to_end
+from cli.commands import run_to_end
 
 class Module: pass
 
@@ -69,7 +64,7 @@ def act():
     del module
     time.sleep(20)
 
-{program}
+sys.exit(run_to_end("name", act))
 """
     done = print_to(subprocess.PIPE, script)
     assert done.returncode == 128 + number
@@ -94,21 +89,19 @@ def print_to(stdout, script):
     )
 
 
-@pytest.mark.parametrize("script", [COMMAND, PROGRAM], ids=["command", "program"])
-def test_a_reader_that_has_exited_ends_the_program_without_a_message(script):
+def test_a_reader_that_has_exited_ends_the_program_without_a_message():
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "wb") as pipe:
-        ended = print_to(pipe, script)
+        ended = print_to(pipe, COMMAND)
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
 @pytest.mark.skipif(not DEV_FULL.exists(), reason="the system has no /dev/full")
-@pytest.mark.parametrize(("script", "name"), [(COMMAND, "name"), (PROGRAM, "-c")])
-def test_a_full_disk_under_the_output_is_one_sentence(script, name):
+def test_a_full_disk_under_the_output_is_one_sentence():
     with DEV_FULL.open("w") as full:
-        ended = print_to(full, script)
-    assert (ended.returncode, ended.stderr) == (1, f"{name}: No space left on device\n")
+        ended = print_to(full, COMMAND)
+    assert (ended.returncode, ended.stderr) == (1, "name: No space left on device\n")
 
 
 def test_a_closed_stdout_is_no_error():
@@ -135,9 +128,37 @@ def test_sigterm_returns_143():
     assert ended.value.code == 128 + signal.SIGTERM
 
 
-def test_internal_errors_are_raised():
-    with pytest.raises(AssertionError):
-        run_to_end("name", raising(AssertionError()))
+def test_internal_errors_keep_their_traceback(capsys):
+    assert run_to_end("name", raising(AssertionError("ours"))) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--outt=a"], "unknown flag --outt; did you mean --out or --count?"),
+        (["more"], "unexpected argument 'more'"),
+        (["--count=0"], "--count: needs a whole number from 1 to 9, got '0'"),
+        (["--test=maybe"], "--test: needs true or false, got 'maybe'"),
+    ],
+)
+def test_invalid_flags_are_one_sentence(capsys, arguments, sentence):
+    parser = parser_of("lra.report", "Reports.")
+    parser.add_argument("--out")
+    parser.add_argument("--count", type=number(int, 1, 9))
+    add_switch(parser, "test", True, "Test.")
+    with pytest.raises(SystemExit) as stopped:
+        parser.parse_args(arguments)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == f"lra.report: {sentence}\n"
+
+
+def test_a_switch_has_three_forms():
+    parser = parser_of("lra.report", "Reports.")
+    add_switch(parser, "test", True, "Test.")
+    for argument, value in (("--test", True), ("--notest", False), ("--test=false", False)):
+        assert parser.parse_args([argument]).test == value
+    assert parser.parse_args([]).test
 
 
 def test_a_character_that_stdout_lacks_is_a_question_mark(monkeypatch):

@@ -5,7 +5,6 @@ import ast
 import importlib
 import inspect
 import re
-import runpy
 import shlex
 import sys
 import tomllib
@@ -13,11 +12,10 @@ from pathlib import Path
 
 import jax
 import pytest
-from absl import flags
-from ml_collections import ConfigDict
 
 import nystromformer_jax
 import run_sweep
+from cli import configs
 from lra import train
 from nystromformer_jax import nnx, pretrained, training
 
@@ -125,8 +123,8 @@ def check_command(words, monkeypatch):
         assert program in OTHERS or Path(program).is_file(), words
 
 
-class Parsed(Exception):
-    """Raised when a program has parsed its arguments."""
+class Parsed(BaseException):
+    """Ends a program after it has parsed its arguments."""
 
 
 def check_module(name, arguments, monkeypatch):
@@ -138,14 +136,15 @@ def check_module(name, arguments, monkeypatch):
     if not arguments or "parse_args" not in source:
         return  # shown without arguments, or takes none
 
-    parse = argparse.ArgumentParser.parse_args
+    parse = argparse.ArgumentParser.parse_known_args
 
     def only_parse(parser, given=None, namespace=None):
-        parse(parser, given, namespace)
+        _, unknown = parse(parser, given, namespace)
+        assert not unknown
         raise Parsed
 
     with monkeypatch.context() as patch:
-        patch.setattr(argparse.ArgumentParser, "parse_args", only_parse)
+        patch.setattr(argparse.ArgumentParser, "parse_known_args", only_parse)
         patch.setattr(sys, "argv", [name, *arguments])
         with pytest.raises(Parsed):
             importlib.import_module(name).main()
@@ -153,17 +152,16 @@ def check_module(name, arguments, monkeypatch):
 
 def parse_flags(program, arguments, monkeypatch):
     """Parses a runner's flags and its config with the values of the command."""
-    before = set(flags.FLAGS)
-    monkeypatch.setattr(sys, "argv", [program, *arguments])  # ml-collections reads values from it
-    try:
-        runpy.run_path(program, run_name=program)
-        assert flags.FLAGS([program, *arguments]) == [program], arguments
-        config = flags.FLAGS["config"].value
-        if "--mode=predict" not in arguments:  # reads the config of the run
-            assert isinstance(config, ConfigDict), arguments  # not a missing file
-    finally:
-        for name in set(flags.FLAGS) - before:
-            delattr(flags.FLAGS, name)
+    parse = configs.parse
+
+    def parse_only(*given, **options):
+        parse(*given, **options)
+        raise Parsed
+
+    monkeypatch.setattr(configs, "parse", parse_only)
+    with pytest.raises(Parsed):
+        importlib.import_module(Path(program).stem).main(arguments)
+    monkeypatch.setattr(configs, "parse", parse)
 
 
 @pytest.mark.parametrize(

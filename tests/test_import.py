@@ -71,7 +71,7 @@ import {package}
     assert "[lra]" in answer.errors
 
 
-@pytest.mark.parametrize("program", ["run_lra", "run_glue", "run_plan", "run_sweep"])
+@pytest.mark.parametrize("program", ["run_lra", "run_finetune", "run_plan", "run_sweep"])
 def test_program_names_the_extra_that_it_needs(program):
     code = "import sys; sys.modules['ml_collections'] = None; sys.argv = ['it']; import " + program
     answer = finish(start("-c", code))

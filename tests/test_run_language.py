@@ -1,4 +1,4 @@
-"""run_pretrain.py and run_glue.py as processes: from text to predictions, and their errors."""
+"""run_pretrain.py and run_finetune.py as processes: from text to predictions, and their errors."""
 
 import json
 
@@ -97,13 +97,13 @@ def test_fine_tunes_and_exports_the_pretrained_model(pretrained, tmp_path):
         "--config.train.epochs=1",
         f"--workdir={tmp_path / 'run'}",
     ]
-    code, output, errors = call("run_glue.py", *arguments, cache=tmp_path / "cache")
+    code, output, errors = call("run_finetune.py", *arguments, cache=tmp_path / "cache")
     assert (code, "Traceback" in errors) == (0, False), errors
     assert output.startswith("sst2: valid accuracy ")
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert (result["task"], result["valid_examples"]) == ("sst2", 7)
     code, output, errors = call(
-        "run_glue.py", *arguments, "--mode=export", cache=tmp_path / "cache"
+        "run_finetune.py", *arguments, "--mode=export", cache=tmp_path / "cache"
     )
     assert (code, output) == (0, f"Wrote {tmp_path / 'run/model.jax_export'}.\n"), errors
 
@@ -112,7 +112,7 @@ def test_fine_tunes_and_exports_the_pretrained_model(pretrained, tmp_path):
 def test_search_reports_failed_runs_and_the_best(pretrained, tmp_path):
     folder, _ = pretrained
     code, output, errors = call(
-        "run_glue.py",
+        "run_finetune.py",
         "--config=configs/glue.py:mrpc,max_len=19",
         f"--config.data.dir={fakes.write_task(tmp_path, 'mrpc')}",
         f"--config.init.checkpoint={folder / 'run/model'}",
@@ -167,12 +167,12 @@ def test_rejects_the_tokenizer_of_another_model(in_repository, pretrained, tmp_p
     assert together in refusal("run_pretrain", *arguments)
 
 
-@pytest.mark.parametrize("program", ["run_glue", "run_pretrain"])
+@pytest.mark.parametrize("program", ["run_finetune", "run_pretrain"])
 def test_check_reports_a_missing_tokenizer(in_repository, checkpoint, tmp_path, program):
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((checkpoint / name).read_bytes())
-    config = {"run_glue": "glue.py:sst2,max_len=19", "run_pretrain": "pretrain.py:checkpoint"}
-    batch = [] if program == "run_glue" else ["--config.train.batch_size=8"]
+    config = {"run_finetune": "glue.py:sst2,max_len=19", "run_pretrain": "pretrain.py:checkpoint"}
+    batch = [] if program == "run_finetune" else ["--config.train.batch_size=8"]
     line = refusal(
         program,
         f"--config=configs/{config[program]}",
@@ -188,7 +188,7 @@ def test_rejects_an_invalid_row(in_repository, checkpoint, tmp_path):
     rows = (task / "train.tsv").read_text().splitlines(keepends=True)
     (task / "train.tsv").write_text("".join([*rows[:4], "a row without its label\n", *rows[4:]]))
     line = refusal(
-        "run_glue",
+        "run_finetune",
         "--config=configs/glue.py:sst2,max_len=19",
         f"--config.data.dir={task}",
         f"--config.init.checkpoint={checkpoint}",
@@ -203,7 +203,7 @@ def test_rejects_a_truncated_checkpoint(in_repository, checkpoint, tmp_path):
         cut = len(content) // 2 if name.endswith("safetensors") else len(content)
         (tmp_path / name).write_bytes(content[:cut])
     line = refusal(
-        "run_glue",
+        "run_finetune",
         "--config=configs/glue.py:sst2,max_len=19",
         f"--config.data.dir={fakes.write_task(tmp_path / 'glue', 'sst2')}",
         f"--config.init.checkpoint={tmp_path}",
@@ -236,17 +236,17 @@ def test_rejects_a_truncated_checkpoint(in_repository, checkpoint, tmp_path):
         (
             "run_pretrain",
             ["--config=configs/glue.py"],
-            "configs/glue.py is a config of run_glue.py: use",
+            "configs/glue.py is a config of run_finetune.py: use",
         ),
         (
-            "run_glue",
+            "run_finetune",
             ["--config=configs/listops.py"],
             "configs/listops.py is a config of run_lra.py: use",
         ),
-        ("run_glue", ["--config=configs/glue.py:sst3"], "did you mean sst2?"),
-        ("run_glue", ["--config=configs/glue.py:sst2"], "init.checkpoint: needs the folder"),
+        ("run_finetune", ["--config=configs/glue.py:sst3"], "did you mean sst2?"),
+        ("run_finetune", ["--config=configs/glue.py:sst2"], "init.checkpoint: needs the folder"),
         (
-            "run_glue",
+            "run_finetune",
             ["--config=configs/glue.py:mrpc", "--search", "--learning_rates=fast"],
             "--learning_rates needs numbers separated by commas, got 'fast'",
         ),
@@ -260,7 +260,7 @@ def test_rejects_invalid_flags(in_repository, program, arguments, sentence):
     ("program", "config", "sentence"),
     [
         ("run_pretrain", "configs/pretrain.py:smal", "did you mean small?"),
-        ("run_glue", "configs/glue.py:sst3", "did you mean sst2?"),
+        ("run_finetune", "configs/glue.py:sst3", "did you mean sst2?"),
     ],
 )
 def test_rejects_invalid_flags_as_a_process(program, config, sentence):

@@ -7,17 +7,19 @@ import types
 import jax
 import pytest
 
-import cli
+from cli import configs
+from cli.training import memory_advice, run_one
 from language import finetune, pretrain
 from lra import train
 from nystromformer_jax import training
+from nystromformer_jax.support.durable import write_json
 from nystromformer_jax.training import CannotWrite, WorkdirBusy
-from tests.programs import ROOT, Program
+from tests.programs import ROOT, call
 
 TRAINERS = {
     "run_lra": (train, "listops"),
     "run_pretrain": (pretrain, "pretrain"),
-    "run_glue": (finetune, "glue:sst2"),
+    "run_finetune": (finetune, "glue:sst2"),
 }
 ERRORS = {
     ImportError("The package numba is not installed."): (2, "The package numba is not installed."),
@@ -40,10 +42,8 @@ def called(request, monkeypatch, tmp_path):
     )  # nothing starts the process again
     trainer, config = TRAINERS[request.param]
     name, _, argument = config.partition(":")
-    program = Program(request.param)
     flag = f"--config=configs/{name}.py{':' + argument if argument else ''}"
-    yield lambda *flags: program.call(flag, *flags), trainer, request.param
-    program.unload()
+    return lambda *flags: call(request.param, flag, *flags), trainer, request.param
 
 
 def test_errors_print_one_line_with_the_same_exit_code_in_every_runner(called, monkeypatch):
@@ -72,21 +72,19 @@ def test_errors_print_one_line_with_the_same_exit_code_in_every_runner(called, m
 def test_too_little_memory_is_one_sentence(evaluates, advice):
     error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore lines")
     message = rf"too small \(RESOURCE.* memory\): .*{re.escape(advice)}"
-    with pytest.raises(ValueError, match=message), cli.memory_advice(evaluates=evaluates):
+    with pytest.raises(ValueError, match=message), memory_advice(evaluates=evaluates):
         raise error
 
 
-@pytest.mark.parametrize("called", ["run_glue"], indirect=True)
+@pytest.mark.parametrize("called", ["run_finetune"], indirect=True)
 def test_only_the_first_process_reports_the_export(called, monkeypatch, tmp_path):
     call, trainer, _ = called
     monkeypatch.setattr(trainer, "prepare", lambda config: types.SimpleNamespace(config=config))
     monkeypatch.setattr(trainer, "write_export", lambda run, workdir: workdir.path / "model")
     monkeypatch.setattr(training, "enable_compilation_cache", lambda folder: None)
     flags = ("--mode=export", f"--workdir={tmp_path}")
-    training.write_json(
-        tmp_path / "config.json", cli.load_config("configs/glue.py", "sst2").to_dict()
-    )
-    training.write_json(tmp_path / "result.json", {})
+    write_json(tmp_path / "config.json", configs.load_file("configs/glue.py")("sst2").to_dict())
+    write_json(tmp_path / "result.json", {})
     assert call(*flags) == (0, f"Wrote {tmp_path}/model.\n", "")
     monkeypatch.setattr(training, "is_primary", lambda: False)
     assert call(*flags) == (0, "", "")
@@ -97,7 +95,7 @@ def test_rejects_an_invalid_workdir_before_preparing_data(called, monkeypatch, t
     (tmp_path / "file").touch()
     (tmp_path / "other").mkdir()
     if name != "run_lra":
-        training.write_json(tmp_path / "other" / "config.json", {"train": {"seed": 5}})
+        write_json(tmp_path / "other" / "config.json", {"train": {"seed": 5}})
     run = types.SimpleNamespace(config={"train": {"seed": 3}})  # without data to load
     monkeypatch.setattr(trainer, "prepare", lambda config: run)
     monkeypatch.setattr(training, "enable_compilation_cache", lambda folder: None)
@@ -118,14 +116,14 @@ def test_too_little_memory_ends_a_run_with_advice(tmp_path):
 
     run = types.SimpleNamespace(config={"train": {"seed": 3}})
     with pytest.raises(ValueError, match=r"train\.accumulation=PARTS"):
-        cli.run_one(tmp_path / "run", run, act, str, paths=(), evaluates=False)
+        run_one(tmp_path / "run", run, act, str, paths=(), evaluates=False)
 
 
 def test_other_errors_of_a_device_are_unchanged():
     error = jax.errors.JaxRuntimeError("INTERNAL: something else")
     with (
         pytest.raises(jax.errors.JaxRuntimeError, match="something else"),
-        cli.memory_advice(evaluates=False),
+        memory_advice(evaluates=False),
     ):
         raise error
 

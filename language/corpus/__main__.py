@@ -7,7 +7,7 @@ from typing import get_args, get_type_hints
 
 import numpy as np
 
-from command import parser_of, run_to_end
+from cli.commands import parser_of, run_to_end
 from dataprep import cache
 from language import corpus
 from language.corpus import Corpus, CorpusConfig

@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from command import parser_of, run_to_end
+from cli.commands import parser_of, run_to_end
 from dataprep import cache
 from language.glue import statistics
 from language.glue.data import GlueConfig, find_files, load, notes_of, read_files

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from command import parser_of, run_to_end
+from cli.commands import parser_of, run_to_end
 from dataprep import cache
 from lra import data
 from lra.data import statistics, tfds_source

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from command import run_to_end
+from cli.commands import run_to_end
 from lra.figures import approximation
 from lra.figures.approximation import HeadMaps, nystrom_options
 from lra.figures.captured import Trained, new_parser, open_run

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from command import parser_of
+from cli.commands import parser_of
 from lra import data, train
 from lra.models import Model
 from nystromformer_jax import GatedEmaBlock, MultiHeadAttention

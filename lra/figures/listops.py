@@ -22,7 +22,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from command import run_to_end
+from cli.commands import run_to_end
 from dataprep import parallel
 from lra.data import listops
 from lra.data.listops import OPERATORS, VOCAB

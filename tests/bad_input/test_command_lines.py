@@ -10,22 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli import CHECKED
+from cli.training import CHECKED
 from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining
 from nystromformer_jax.pretrained import save_pretrained
 from tests.bad_input.command_lines import command_lines
 from tests.bad_input.fuzz import EXAMPLES, fuzz
-from tests.programs import Program, assert_refused, finish, start
+from tests.programs import assert_refused, call, finish, start
 
 CHECK = ("--mode=check",)
-# Config and last arguments of each program: run_plan.py plans, the others check configs.
-PROGRAMS = {
-    "run_lra": ("listops", CHECK, 3 * EXAMPLES),
-    "run_pretrain": ("pretrain", CHECK, 2 * EXAMPLES),
-    "run_glue": ("glue", CHECK, EXAMPLES),
-    "run_finetune": ("finetune", CHECK, EXAMPLES),
-    "run_plan": ("listops", ("--nolargest_batch",), EXAMPLES // 4),
+# Program, config and last arguments of each case: run_plan.py plans, the others check configs.
+CASES = {
+    "lra": ("run_lra", "listops", CHECK, 3 * EXAMPLES),
+    "pretrain": ("run_pretrain", "pretrain", CHECK, 2 * EXAMPLES),
+    "glue": ("run_finetune", "glue", CHECK, EXAMPLES),
+    "files": ("run_finetune", "finetune", CHECK, EXAMPLES),
+    "plan": ("run_plan", "listops", ("--nolargest_batch",), EXAMPLES // 4),
 }
+OFTEN = ("lra", "pretrain", "glue")
 PROCESSES = 30
 
 
@@ -47,7 +48,7 @@ def checkpoint(tmp_path_factory):
 
 
 def lines_for(name, checkpoint):
-    config, last, _ = PROGRAMS[name]
+    _, config, last, _ = CASES[name]
     first = [f"--config.init.checkpoint={checkpoint}"] if config in ("glue", "finetune") else []
     return command_lines(config, first, last)
 
@@ -66,24 +67,21 @@ def assert_answered(program, answer, arguments):
     assert len(answer.errors.split()) > 3, said
 
 
-@pytest.mark.slow_except("run_lra", "run_pretrain", "run_glue")
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.slow_except(*OFTEN)
+@pytest.mark.parametrize("name", CASES)
 def test_any_command_line_is_rejected_or_gives_a_valid_config(
     name, in_repository, checkpoint, no_annotations
 ):
-    program, codes = Program(name), collections.Counter()
+    (program, *_, examples), codes = CASES[name], collections.Counter()
 
-    @fuzz(PROGRAMS[name][2])
+    @fuzz(examples)
     @given(lines_for(name, checkpoint))
     def holds(arguments):
-        answer = program.call(*arguments)
-        assert_answered(name, answer, arguments)
+        answer = call(program, *arguments)
+        assert_answered(program, answer, arguments)
         codes[answer.code] += 1
 
-    try:
-        holds()
-    finally:
-        program.unload()
+    holds()
     assert codes[2] > 0
     assert codes[0] > 0, "nothing got as far as the model"
 
@@ -93,13 +91,9 @@ def test_processes_reject_or_accept_any_command_line(checkpoint):
     lines = []
 
     @fuzz(PROCESSES // 3)
-    @given(
-        st.tuples(
-            *(lines_for(name, checkpoint) for name in ("run_lra", "run_pretrain", "run_glue"))
-        )
-    )
+    @given(st.tuples(*(lines_for(name, checkpoint) for name in OFTEN)))
     def draw(drawn):
-        lines.extend(zip(("run_lra", "run_pretrain", "run_glue"), drawn, strict=True))
+        lines.extend(zip((CASES[name][0] for name in OFTEN), drawn, strict=True))
 
     draw()
     chosen = random.Random(0).sample(lines, PROCESSES)

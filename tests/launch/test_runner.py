@@ -179,7 +179,7 @@ def test_a_search_names_the_first_of_equals_by_the_metric_that_selects_checkpoin
         own.folder.mkdir()
         result = {"valid": {"f1": f1, "accuracy": 0.5}, "test": {"f1": 1 - f1}}
         (own.folder / "result.json").write_text(json.dumps(result))
-    assert runner.run_all(tmp_path, jobs, [{}], "run_glue.py", chooses=True) == 0
+    assert runner.run_all(tmp_path, jobs, [{}], "run_finetune.py", chooses=True) == 0
     said = capsys.readouterr().out
     assert "batch8-seed0   done      validation f1 70.00 %" in said
     assert said.endswith("best by validation: batch16\n")

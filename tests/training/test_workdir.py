@@ -11,13 +11,13 @@ import jax
 import pytest
 
 import nystromformer_jax
+from nystromformer_jax.support.durable import write_json
 from nystromformer_jax.training import (
     ConfigDiffers,
     Workdir,
     WorkdirBusy,
     config_sha256,
     workdir,
-    write_json,
 )
 
 CONFIG = {

@@ -1,4 +1,4 @@
-"""Handmade runs: folders as `run_pretrain.py` and `run_glue.py` write them, without training."""
+"""Handmade runs: folders as `run_pretrain.py` and `run_finetune.py` write them, without training."""
 
 import json
 

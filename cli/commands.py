@@ -1,0 +1,209 @@
+"""Shared parts of all commands: parser, one-line errors, exit codes, SIGTERM."""
+
+import argparse
+import contextlib
+import io
+import logging
+import math
+import os
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+from nystromformer_jax.support.spelling import nearest
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one sentence, with similar names of flags."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses all arguments; an unknown one ends the program."""
+        values, others = self.parse_known_args(args, namespace)
+        if others:
+            self.error(self.unknown(others[0]))
+        return values
+
+    def unknown(self, argument: str) -> str:
+        """Returns the message about an unknown argument."""
+        if not argument.startswith("-"):
+            return f"unexpected argument {argument!r}"
+        name = argument.partition("=")[0]
+        shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+        known = [action.option_strings[-1] for action in shown]
+        return f"unknown flag {name}{nearest(name, known)}"
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program with exit code 2."""
+        message = " ".join(message.removeprefix("argument ").split())
+        self.exit(2, f"{self.prog.removeprefix('python -m ')}: {message}\n")
+
+
+def parser_of(module: str, description: str | None) -> Parser:
+    """Returns a parser of the flags of `python -m MODULE`; its help keeps the lines of `description`.
+
+    `module` may also be the file of a program.
+    """
+    return Parser(
+        prog=module if module.endswith(".py") else f"python -m {module}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def add_switch(parser: argparse.ArgumentParser, name: str, default: bool, text: str) -> None:
+    """Adds `--NAME`, `--NAME=false` and `--noNAME`."""
+    known = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+
+    def convert(value: str) -> bool:
+        if value.lower() not in known:
+            raise argparse.ArgumentTypeError(f"needs true or false, got {value!r}")
+        return known[value.lower()]
+
+    parser.add_argument(
+        f"--{name}", type=convert, nargs="?", const=True, default=default, help=text
+    )
+    parser.add_argument(f"--no{name}", dest=name, action="store_false", help=argparse.SUPPRESS)
+
+
+def number(kind: type, least: float, most: float = math.inf) -> Callable[[str], Any]:
+    """Returns a converter of flags to numbers of the type `kind` from `least` to `most`."""
+
+    def convert(text: str) -> Any:
+        with contextlib.suppress(ValueError):
+            if least <= (value := kind(text)) <= most:
+                return value
+        limit = f"from {least}" if most == math.inf else f"from {least} to {most}"
+        what = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"needs {what} {limit}, got {text!r}")
+
+    return convert
+
+
+def run_to_end(
+    name: str, act: Callable[[], int | None], flags: Mapping[str, str] | None = None
+) -> int:
+    """Runs `act`, a command with parsed flags; returns its exit code, or that of its exception.
+
+    Args:
+      name: The command, for error messages.
+      act: Returns the exit code; None for 0.
+      flags: The command's flag for each config key, such as {"data.dir": "--dir"}, for error messages.
+    """
+    failed = False
+    try:
+        # The training loop installs handlers that save. Before and after it, SIGTERM ends the program.
+        with ends_on_sigterm(), flushed_stdout():
+            code = act() or 0
+    except BrokenPipeError:  # the reader, for example `head`, has exited
+        code, failed = 1, True
+    except KeyboardInterrupt:
+        print(f"{name}: stopped by Ctrl-C", file=sys.stderr)
+        code, failed = 130, True
+    except Exception as error:
+        code = _report(name, error, flags or {})
+        failed = code < 128  # after a signal, all processes end together
+    hosts = sys.modules.get("nystromformer_jax.training.hosts")
+    if hosts and (failed or 0 < code < 128):
+        hosts.shutdown(
+            code
+        )  # the other processes may run on, and a normal exit would wait for them
+    return code
+
+
+def _report(name: str, error: Exception, flags: Mapping[str, str]) -> int:
+    """Prints the message of an exception, or the traceback of a bug; returns the exit code."""
+    code = _exit_code(error)
+    if code is None:
+        traceback.print_exception(error)
+        return 1
+    if code >= 128:  # stopped by a signal
+        print(error, file=sys.stderr)
+        return code
+    message = rename_keys(" ".join(message_of(error).split()), flags)
+    print(f"{name}: {message}", file=sys.stderr)
+    if type(error).__name__ == "ProcessLost":  # waiting for the other processes would hang
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def _exit_code(error: Exception) -> int | None:
+    """Returns `exit_code_of(error)`, without importing it for errors of which it is known."""
+    if "nystromformer_jax.training.errors" not in sys.modules:
+        if isinstance(error, ValueError | ImportError):
+            return 2
+        if not isinstance(error, OSError):
+            return None
+    from nystromformer_jax.training.errors import exit_code_of  # needs the extra `lra`
+
+    return exit_code_of(error)
+
+
+def rename_keys(message: str, flags: Mapping[str, str]) -> str:
+    """Replaces config keys in a message, with or without `--config.`, with their `flags`."""
+    key = r"(?<![\w./-])(?:--config\.)?(\w+\.\w+)\b"  # not inside a path
+    return re.sub(key, lambda match: flags.get(match[1], match[0]), message)
+
+
+@contextlib.contextmanager
+def flushed_stdout() -> Iterator[None]:
+    """Flushes stdout after the block; if that fails, the output is discarded, and exit does not retry it.
+
+    A character that the encoding of stdout lacks, such as ± in ASCII, is printed as a question mark.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        yield
+    finally:
+        try:
+            if sys.stdout is not None:  # None if stdout was closed before the start
+                sys.stdout.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise
+
+
+def message_of(error: Exception) -> str:
+    """Returns the message of an error, without the error number of the operating system."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+@contextlib.contextmanager
+def ends_on_sigterm() -> Iterator[None]:
+    """Within the block, SIGTERM ends the program with exit code 143. The handler stays after the block.
+
+    Python ignores exceptions in callbacks of weak references, such as those of imports. If SIGTERM or Ctrl-C
+    arrives during one, it is raised again 0.1 s later. Other errors in callbacks, such as those of a save
+    that failed on a full disk, are logged at debug level: the save itself reports them in one line.
+    """
+    previous = sys.unraisablehook
+
+    def raise_again(ignored: Any) -> None:
+        error = ignored.exc_value
+        is_sigterm = isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM
+        if is_sigterm or isinstance(error, KeyboardInterrupt):
+            number = signal.SIGTERM if is_sigterm else signal.SIGINT
+            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+        elif isinstance(error, OSError | ValueError | RuntimeError):
+            logging.getLogger(__name__).debug("%s", ignored.err_msg, exc_info=error)
+        else:  # a bug
+            previous(ignored)
+
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = raise_again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = previous
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)

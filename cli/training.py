@@ -1,0 +1,226 @@
+"""Shared parts of the training programs: their flags, run folders, one run, and several runs.
+
+Flags are validated before jax is loaded.
+"""
+
+import argparse
+import contextlib
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cli import commands, configs
+from cli.configs import Given, first_seed
+
+# The output of --mode=check for a valid config.
+CHECKED = "Config is valid; no data loaded, nothing trained."
+EVAL = "evaluates a finished run's best checkpoint, and needs only --workdir, which has its config"
+CHECK = "only validates the config"
+
+
+def parser_of(program: str, description: str | None, modes: Mapping[str, str]) -> commands.Parser:
+    """Returns a parser of the flags of a training program; `modes` says what each value of --mode does."""
+    parser = commands.parser_of(program, description)
+    add = parser.add_argument
+    add("--workdir", help="the run's folder; default runs/<config>-<argument>-seed<k>")
+    does = "; ".join(f"{mode} {what}" for mode, what in modes.items())
+    add("--mode", choices=list(modes), default="train", help=does)
+    text = "connect to the processes that a TPU pod, SLURM or Open MPI started"
+    commands.add_switch(parser, "distributed", False, text)
+    add("--coordinator", default="", help="HOST:PORT of the first process of the run")
+    text = "number of processes; needs --coordinator"
+    add("--num_processes", type=commands.number(int, 1), help=text)
+    text = "index of this process, from 0; needs --coordinator"
+    add("--process_id", type=commands.number(int, 0), help=text)
+    return parser
+
+
+def add_seeds(parser: argparse.ArgumentParser) -> None:
+    """Adds `--seeds`."""
+    text = "number of seeds to run, from train.seed, each in its own folder"
+    parser.add_argument("--seeds", type=commands.number(int, 1, 1000), default=1, help=text)
+
+
+def hosts_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """Returns the flags of multi-process runs."""
+    names = ("distributed", "coordinator", "num_processes", "process_id")
+    return {name: getattr(flags, name) for name in names}
+
+
+def initialize(flags: argparse.Namespace) -> None:
+    """Starts logging, and connects to the other processes of the run."""
+    start_logging()
+    from nystromformer_jax import training
+
+    training.initialize(training.HostsConfig(**hosts_of(flags)))
+    start_logging(quiet=not training.is_primary())
+
+
+def run_one(
+    folder: Path,
+    run: Any,
+    act: Callable[[Any], dict[str, Any]],
+    describe_result: Callable[[Mapping[str, Any]], str],
+    *,
+    paths: Iterable[str],
+    evaluates: bool,
+    where: str | None = None,
+) -> int:
+    """Trains, evaluates or exports a run and prints a sentence about it; returns the exit code.
+
+    `act` handles the run in its `Workdir` and returns a result; `describe_result` describes it, and `where`
+    the folder. `paths` are dotted keys of locations, which may change when a run is resumed. If `evaluates`
+    is True, the run must be finished, and its folder is only read.
+    """
+    from nystromformer_jax import training
+
+    with (
+        training.detect_lost_process(),
+        training.Workdir(folder, run.config, paths=paths, read_only=evaluates) as workdir,
+        memory_advice(evaluates=evaluates),
+    ):
+        had_finished = workdir.result is not None and not evaluates
+        result = act(workdir)
+    end = f"Everything is in {folder}." if where is None else where
+    if had_finished:
+        end = f"It had finished before; nothing was trained. See {folder}."
+    if training.is_primary():
+        print(f"{describe_result(result)} {end}".rstrip(), flush=True)
+    return 0
+
+
+def run_jobs(
+    given: Given,
+    settings: Mapping[Path, Mapping[str, Any]],
+    folder: Path,
+    flags: argparse.Namespace,
+    *flags_of_all: str,
+    chooses: bool = False,
+) -> int:
+    """Trains several runs, one after the other, each in a process of its own; returns the exit code.
+
+    The jobs and their logs are in `folder`, as those of run_sweep.py. This process does not load jax, because
+    it would take the memory of the accelerator from the runs.
+
+    Args:
+      given: The config of the runs.
+      settings: For each run folder, values of its config by dotted key.
+      folder: Of the jobs.
+      flags: Parsed flags; `--mode` must be train, and those of several processes unset.
+      flags_of_all: Further flags of the runs.
+      chooses: Print which setting is best on the validation set.
+
+    Raises:
+      ValueError: There are several processes, or another mode.
+    """
+    from launch import jobs, runner
+
+    if flags.mode not in ("train", "check") or any(hosts_of(flags).values()):
+        raise ValueError(
+            "--seeds and --search start one run after the other, on this machine and with --mode=train: give"
+            " other modes and several hosts the command of one run, and its --workdir."
+        )
+    own = []
+    for run_folder, values in settings.items():
+        words = configs.command_of(
+            sys.argv[0], given.path, given.argument, {**given.overrides, **values}
+        )
+        own.append(jobs.Job((*words, *flags_of_all, f"--workdir={run_folder}")))
+    first = [sys.executable, *own[0].command[1:], "--mode=check"]
+    quiet = None if flags.mode == "check" else subprocess.DEVNULL
+    code = subprocess.run(first, stdout=quiet, check=False).returncode
+    if code or flags.mode == "check":
+        return code
+    jobs.write_jobs(folder, own)
+    return runner.run_all(folder, own, [{}], Path(sys.argv[0]).name, chooses=chooses)
+
+
+@contextlib.contextmanager
+def memory_advice(*, evaluates: bool) -> Iterator[None]:
+    """Converts an error about too little memory to a ValueError that says what to change."""
+    import jax
+
+    from nystromformer_jax.training.errors import is_out_of_memory
+
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        advice = (
+            "split batches with --config.train.accumulation=PARTS, in another --workdir if the run has"
+            " begun. run_plan.py prints how many parts fit."
+        )
+        if evaluates:
+            advice = "pass a smaller --config.eval.batch_size, together with --config."
+        raise ValueError(
+            f"The memory of the device is too small ({str(error).splitlines()[0]:.200}): {advice}"
+        ) from error
+
+
+def read_config(given: Given | None, folder: Path, mode: str) -> dict[str, Any]:
+    """Returns the config of the run in `folder`: for a finished run its own, otherwise that of `--config`."""
+    from nystromformer_jax import training
+
+    if given is None or mode in configs.FROM_FOLDER:
+        return configs.config_of_run(folder, given, mode)
+    return training.keep_accumulation(
+        given.record({"train.seed": first_seed(given.sections)}), folder
+    )
+
+
+def start_logging(*, quiet: bool = False) -> None:
+    """Configures logging of plain lines. Libraries, or all code if `quiet`, log only warnings and errors."""
+    level = logging.WARNING if quiet else logging.INFO
+    logging.basicConfig(level=level, format="%(message)s", force=True)
+    for chatty in ("jax", "orbax", "grain"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    # absl and asyncio would log tracebacks of errors that Orbax also raises.
+    for logger in ("absl", "asyncio"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+
+
+def folder_of_run(workdir: str | None, given: Given | None) -> Path:
+    """Returns the folder of one run: `--workdir`, or the default with the seed."""
+    suffix = "" if given is None else f"-seed{first_seed(given.sections)}"
+    return run_folder(workdir, given, suffix, alone=True)
+
+
+def seeds_of(workdir: str | None, given: Given, count: int) -> dict[Path, dict[str, Any]]:
+    """Returns the run folders of `count` seeds from that of the config, with the config value of each."""
+    first = first_seed(given.sections)
+    return {
+        run_folder(workdir, given, f"-seed{seed}", alone=False): {"train.seed": seed}
+        for seed in range(first, first + count)
+    }
+
+
+def run_folder(workdir: str | None, given: Given | None, suffix: str, *, alone: bool) -> Path:
+    """Returns the run folder: `--workdir`, with a suffix unless `alone`; or the default with the suffix.
+
+    Raises:
+      ValueError: The user of `~user` does not exist, or the folder has no name.
+    """
+    from dataprep.cache import user_path  # imported late, because it loads numpy
+
+    folder = user_path(workdir or default_folder(given))
+    if workdir and alone:
+        return folder
+    if folder.name in ("", ".."):
+        raise ValueError(
+            f"--workdir={workdir} has no folder name to which {suffix} can be added: pass a path such as"
+            f" {folder / 'run'}."
+        )
+    return folder.with_name(f"{folder.name}{suffix}")
+
+
+def default_folder(given: Given | None) -> str:
+    """Returns `runs/<config file>-<argument>`, with special characters of the argument replaced."""
+    if given is None:
+        return "runs"
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", given.argument).strip("-")
+    return f"runs/{Path(given.path).stem}{'-' + slug if slug else ''}"
