@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
     def unknown(self, argument: str) -> str:
         """Returns the message about an unknown argument."""
         if not argument.startswith("-"):
-            return f"unexpected argument {argument!r}"
+            return f"unexpected argument {argument!r}; flags look like --NAME=VALUE"
         name = argument.partition("=")[0]
         shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
         known = [action.option_strings[-1] for action in shown]

@@ -137,7 +137,7 @@ def test_internal_errors_keep_their_traceback(capsys):
     ("arguments", "sentence"),
     [
         (["--outt=a"], "unknown flag --outt; did you mean --out or --count?"),
-        (["more"], "unexpected argument 'more'"),
+        (["more"], "unexpected argument 'more'; flags look like --NAME=VALUE"),
         (["--count=0"], "--count: needs a whole number from 1 to 9, got '0'"),
         (["--test=maybe"], "--test: needs true or false, got 'maybe'"),
     ],
