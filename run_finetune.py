@@ -28,7 +28,7 @@ GRID: dict[str, tuple[type, str]] = {  # of --search
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the mode; returns the exit code."""
-    return commands.run_to_end("run_finetune.py", lambda: _main(arguments))
+    return training.run_to_end("run_finetune.py", lambda: _main(arguments))
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -39,7 +39,10 @@ def _main(arguments: Sequence[str] | None) -> int:
     )
     parser.add_argument("--input", help=text)
     parser.add_argument("--output", help="for --mode=predict: the file of predictions to write")
-    text = "run all --batch_sizes × --learning_rates and name the best on validation"
+    text = (
+        "run all --batch_sizes × --learning_rates and name the best on validation; --workdir is then the"
+        " folder of all runs, by default runs/<config>-<argument>-search"
+    )
     commands.add_switch(parser, "search", False, text)
     for name, (_, default) in GRID.items():
         parser.add_argument(f"--{name}", help=f"for --search; default {default}")
@@ -111,9 +114,8 @@ def _run(flags: argparse.Namespace) -> int:
 
 def _run_jobs(flags: argparse.Namespace) -> int:
     """Runs the seeds of `--seeds`, or the batch sizes and learning rates of `--search`."""
+    training.require_config(flags)
     given = flags.config
-    if given is None:
-        raise ValueError("--seeds and --search need --config.")
     if not flags.search:
         settings = training.seeds_of(flags.workdir, given, flags.seeds)
         folder = training.run_folder(flags.workdir, given, "-seeds", alone=True)
@@ -140,7 +142,7 @@ def _run_jobs(flags: argparse.Namespace) -> int:
 def _numbers(name: str, text: str | None) -> list[tuple[str, Any]]:
     """Returns the numbers of a flag for --search, each with its text."""
     kind, default = GRID[name]
-    texts = (default if text is None else text).split(",")
+    texts = [one.strip() for one in (default if text is None else text).split(",")]
     try:
         return [(one, kind(one)) for one in texts]
     except ValueError:

@@ -15,7 +15,7 @@ MODES = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Trains or evaluates models, or validates the config; returns the exit code."""
-    return commands.run_to_end("run_lra.py", lambda: _main(arguments))
+    return training.run_to_end("run_lra.py", lambda: _main(arguments))
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -30,7 +30,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         "configs/listops.py",
         lambda name: name not in configs.LANGUAGE_CONFIGS,
     )
-    if flags.seeds > 1 and flags.config:
+    if flags.seeds > 1:
+        training.require_config(flags)
         return training.run_jobs(
             flags.config,
             training.seeds_of(flags.workdir, flags.config, flags.seeds),

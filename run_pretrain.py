@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from cli import commands, configs, training
+from cli import configs, training
 from launch import huge_pages
 
 MODES = {
@@ -15,7 +15,7 @@ MODES = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Trains or evaluates a model, or validates the config; returns the exit code."""
-    return commands.run_to_end("run_pretrain.py", lambda: _main(arguments))
+    return training.run_to_end("run_pretrain.py", lambda: _main(arguments))
 
 
 def _main(arguments: Sequence[str] | None) -> int:

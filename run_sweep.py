@@ -115,8 +115,9 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
         choices=["slurm", "local"],
         help="submit arrays of jobs through submitit, with parameters such as --slurm.partition=gpu",
     )
-    add("--plan", action="store_true", help="only write jobs.txt")
-    add("--status", action="store_true", help="print the state of all jobs, also while they run")
+    commands.add_switch(parser, "plan", False, "only write jobs.txt")
+    text = "print the state of all jobs, also while they run"
+    commands.add_switch(parser, "status", False, text)
     flags, others = parser.parse_known_args(arguments)
     of_grid = ("attentions", "seeds", "set", "recipe", "data_dir")
     given = [f"--{name}" for name in of_grid if getattr(flags, name) != parser.get_default(name)]
@@ -128,13 +129,13 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
     for word in others:
         match = CLUSTER_PARAMETER.fullmatch(word)
         if not match:
-            known = [f"--{name}" for name in vars(flags)]
-            hint = nearest(word.partition("=")[0], known)
+            name = word.partition("=")[0]
             if re.match(r"--(slurm|local)\.", word):
-                hint = f": write {word.partition('=')[0]}=VALUE"
-            elif "." in word.partition("=")[0]:
-                hint = f"; values of a config are --set={word.removeprefix('--').removeprefix('config.')}"
-            raise ValueError(f"unknown argument {word}{hint}")
+                raise ValueError(f"{name} needs a value: write {name}=VALUE")
+            if "." in name:
+                key = word.removeprefix("--").removeprefix("config.")
+                raise ValueError(f"unknown flag {name}; values of a config are --set={key}")
+            raise ValueError(parser.unknown(word))
         parameters[f"{match[1]}_{match[2]}"] = match[3]
     if parameters and not flags.submit:
         raise ValueError(f"{others[0]} needs --submit={others[0][2:].partition('.')[0]}.")

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import io
-import logging
 import math
 import os
 import re
@@ -32,7 +31,7 @@ class Parser(argparse.ArgumentParser):
             return f"unexpected argument {argument!r}; flags look like --NAME=VALUE"
         name = argument.partition("=")[0]
         shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
-        known = [action.option_strings[-1] for action in shown]
+        known = [action.option_strings[-1] for action in shown if action.option_strings]
         return f"unknown flag {name}{nearest(name, known)}"
 
     def error(self, message: str) -> NoReturn:
@@ -180,8 +179,7 @@ def ends_on_sigterm() -> Iterator[None]:
     """Within the block, SIGTERM ends the program with exit code 143. The handler stays after the block.
 
     Python ignores exceptions in callbacks of weak references, such as those of imports. If SIGTERM or Ctrl-C
-    arrives during one, it is raised again 0.1 s later. Other errors in callbacks, such as those of a save
-    that failed on a full disk, are logged at debug level: the save itself reports them in one line.
+    arrives during one, it is raised again 0.1 s later.
     """
     previous = sys.unraisablehook
 
@@ -192,9 +190,7 @@ def ends_on_sigterm() -> Iterator[None]:
             number = signal.SIGTERM if is_sigterm else signal.SIGINT
             signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
             signal.setitimer(signal.ITIMER_REAL, 0.1)
-        elif isinstance(error, OSError | ValueError | RuntimeError):
-            logging.getLogger(__name__).debug("%s", ignored.err_msg, exc_info=error)
-        else:  # a bug
+        else:
             previous(ignored)
 
     signal.signal(signal.SIGTERM, _terminate)

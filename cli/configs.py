@@ -33,8 +33,9 @@ LANGUAGE_CONFIGS = {
     "pretrain": "run_pretrain.py",
 }
 FROM_FOLDER = ("eval", "export", "predict")  # values of --mode that read the config of a run
-_OVERRIDE = re.compile(r"--?config\.([^=]*)(?:=(.*))?", re.DOTALL)
-_BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+_OVERRIDE = re.compile(r"--config\.([^=]*)(?:=(.*))?", re.DOTALL)
+BARE = "\0"  # the text of --config.KEY without a value
+_BOOLS = {BARE: True, "true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
@@ -131,7 +132,10 @@ def parse(
 
 
 def _split(arguments: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Returns the words without the values of a config, and these values as texts by dotted key."""
+    """Returns the words without the values of a config, and these values as texts by dotted key.
+
+    A key without a value is `BARE`, which only a bool allows.
+    """
     words: list[str] = []
     texts: dict[str, str] = {}
     rest = list(arguments)
@@ -142,7 +146,7 @@ def _split(arguments: Iterable[str]) -> tuple[list[str], dict[str, str]]:
             continue
         key, text = match.groups()
         if text is None:  # --config.KEY VALUE, or --config.KEY for true
-            text = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
+            text = rest.pop(0) if rest and not rest[0].startswith("--") else BARE
         texts[key] = text
     return words, texts
 
@@ -177,7 +181,8 @@ def _read(
             f" --config={path}:{','.join(parts)}"
         )
     overrides = {
-        key: set_value(config, key, text, f"--config.{key}={text}") for key, text in texts.items()
+        key: set_value(config, key, text, f"--config.{key}{'' if text is BARE else f'={text}'}")
+        for key, text in texts.items()
     }
     own = {**sections.get("attention", {}), "name": ""}
     kept = [option for option in split_commas(argument) if option.partition("=")[0] not in own]
@@ -193,6 +198,8 @@ def set_value(config: ConfigDict, key: str, text: str, flag: str) -> Any:
     """
     section, _, name = key.partition(".")
     old = config[section][name]
+    if text is BARE and not isinstance(old, bool):
+        raise ValueError(f"{flag} needs a value: {flag}=VALUE")
     try:
         config.update_from_flattened_dict({key: _value(text, old)})
     except (TypeError, ValueError):

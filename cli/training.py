@@ -45,6 +45,30 @@ def add_seeds(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=commands.number(int, 1, 1000), default=1, help=text)
 
 
+def require_config(flags: argparse.Namespace) -> None:
+    """Raises ValueError if several runs are asked for without `--config`."""
+    if flags.config is None:
+        raise ValueError("--seeds and --search need --config.")
+
+
+def run_to_end(program: str, act: Callable[[], int]) -> int:
+    """Runs `act` as `commands.run_to_end` does; errors in callbacks are logged at debug level.
+
+    Such errors, for example of a save on a full disk, would each print a traceback besides the one-line
+    message of the save, until Python exits.
+    """
+    printed = sys.unraisablehook
+
+    def log(ignored: Any) -> None:
+        if isinstance(ignored.exc_value, OSError | ValueError | RuntimeError):
+            logging.getLogger(__name__).debug("%s", ignored.err_msg, exc_info=ignored.exc_value)
+        else:  # a bug
+            printed(ignored)
+
+    sys.unraisablehook = log
+    return commands.run_to_end(program, act)
+
+
 def hosts_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Returns the flags of multi-process runs."""
     names = ("distributed", "coordinator", "num_processes", "process_id")

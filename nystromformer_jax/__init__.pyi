@@ -2,7 +2,7 @@
 
 __version__: str
 
-from . import nnx as nnx
+from . import backbone as backbone, cores as cores, models as models, nnx as nnx
 
 # Attention functions of query, key and value
 from .attention.functions import (

@@ -153,6 +153,14 @@ def test_invalid_flags_are_one_sentence(capsys, arguments, sentence):
     assert capsys.readouterr().err == f"lra.report: {sentence}\n"
 
 
+def test_an_unknown_flag_beside_a_positional_argument_is_one_sentence(capsys):
+    parser = parser_of("lra.data", "Data.")
+    parser.add_argument("task")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["listops", "--bogus"])
+    assert capsys.readouterr().err.startswith("lra.data: unknown flag --bogus; known: ")
+
+
 def test_a_switch_has_three_forms():
     parser = parser_of("lra.report", "Reports.")
     add_switch(parser, "test", True, "Test.")

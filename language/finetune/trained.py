@@ -46,7 +46,7 @@ def open_trained(folder: Path) -> Trained:
         )
     if "init" not in config or "objective" in config:
         raise ValueError(
-            f"{folder} is not the folder of a fine-tuned model: pass one of run_finetune.py or run_glue.py."
+            f"{folder} is not the folder of a fine-tuned model: pass one of run_finetune.py."
         )
     if not (folder / "model").is_dir():
         raise FileNotFoundError(

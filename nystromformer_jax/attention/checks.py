@@ -247,7 +247,7 @@ def check_pinv(
         )
     if pinv == "ridge" and start != "exact":
         raise ValueError(
-            f"pinv='ridge' does not iterate, so it has no {names[1]}; got {start!r}. Leave it out."
+            f"pinv='ridge' does not iterate, so it needs {names[1]}='exact', got {start!r}."
         )
 
 

@@ -10,7 +10,7 @@ from nystromformer_jax.attention.arguments import check_options, fold_axes, mask
 from nystromformer_jax.attention.checks import check_inputs, check_query_mask, mask_or_ones
 from nystromformer_jax.attention.functions import find_landmarks, softmax_weights
 from nystromformer_jax.attention.landmarks import TokenRanks
-from nystromformer_jax.attention.options import NystromOptions, OptionArguments
+from nystromformer_jax.attention.options import NystromOptions, OptionArguments, read_options
 from nystromformer_jax.attention.stages import MIN_ROW_SUM, Assignment, assign_landmarks
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
@@ -37,13 +37,13 @@ def nystrom_factors(
     identity. With at most M keys, kernel_1 is the softmax matrix and kernel_3 selects each landmark's key.
     With at most M queries, kernel_3 is the softmax matrix and kernel_1 selects each query's landmark.
 
-    Arguments and errors are as in `nystrom_attention`; `options` are those of `NystromOptions`. Rows of
-    masked queries are unspecified.
+    Arguments and errors are as in `nystrom_attention`; `options` are its options, with their
+    defaults. Rows of masked queries are unspecified.
     """
     folded, batch = fold_axes(query, key, key, mask, query_mask)
     query, key, _, mask, query_mask = folded
     check_inputs(query, key, key, mask)
-    chosen = NystromOptions(**options)
+    chosen = read_options("nystrom_factors", options)
     check_options(chosen, query, key)
     query_mask = check_query_mask(query, key, mask, query_mask)
     factors = _nystrom_factors(query, key, mask, query_mask, chosen)

@@ -133,8 +133,8 @@ def nystrom_attention(
       query_mask: True at real queries; None means that the queries use `mask`, for which L = T is
         needed. Rows of masked queries are finite but otherwise unspecified.
       pinv: The pseudoinverse. `"iterative"` is the paper's, see `iterative_pinv`. `"ridge"` damps small
-        singular values as the iterations do, with a fifth of their matrix products, see `ridge_pinv`. The
-        errors are about equal, but a model is to be used with the pseudoinverse that it was trained with.
+        singular values as the iterations do, with about a fifth of their matrix products in training, see
+        `ridge_pinv`. Errors are about equal. Use a model with the pseudoinverse that it was trained with.
       pinv_iters: Number of iterations of the pseudoinverse; for `"ridge"`, those that it resembles.
       pinv_start: See `iterative_pinv`.
       landmark_layout: See `segment_means`; values other than `"real"` reproduce other implementations.

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, TypedDict
 
+from nystromformer_jax.support.spelling import nearest
 from nystromformer_jax.support.values import Layout, Pinv, Selection, Start
 
 
@@ -35,16 +36,23 @@ class OptionArguments(TypedDict, total=False):
 
 
 DEFAULTS: dict[str, Any] = dataclasses.asdict(NystromOptions())
+NEWER = ("pinv", "mask_conv", "normalize_rows")  # not in the config of a run of version 0.2.0
 
 
 def options_of(carrier: Any) -> NystromOptions:
     """Returns the options among the attributes of a core or a config."""
-    return NystromOptions(
-        **{name: getattr(carrier, name) for name in DEFAULTS if hasattr(carrier, name)}
-    )
+    return NystromOptions(**{name: getattr(carrier, name) for name in DEFAULTS})
+
+
+def read_options(function: str, options: OptionArguments) -> NystromOptions:
+    """Returns the options given to a function, which a TypeError about another name names."""
+    for name in options:
+        if name not in DEFAULTS:
+            hint = nearest(name, DEFAULTS)
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
+    return NystromOptions(**options)
 
 
 def is_default(key: str, value: Any) -> bool:
-    """Returns True for a config's key `attention.OPTION` with its default: older runs lack newer options."""
-    section, _, name = key.partition(".")
-    return section == "attention" and name in DEFAULTS and DEFAULTS[name] == value
+    """Returns True for a config's key `attention.OPTION` that runs of 0.2.0 lack, with its default."""
+    return any(key == f"attention.{name}" and value == DEFAULTS[name] for name in NEWER)

@@ -224,7 +224,7 @@ def _damped_inverse(
 ) -> tuple[Float[Array, "*batch N N"], Float[Array, "*batch N M"]]:
     """Returns P = (AᵀA + λ I)⁻¹ and Z = P Aᵀ."""
     product = functools.partial(jnp.matmul, precision=precision)
-    damping = 3.25**-num_iters
+    damping = 3.25 ** -int(num_iters)  # a NumPy integer would change the dtype
     identity = _identity(kernel, kernel.shape[-1])
     # Eigenvalues are in [λ, 1 + λ], then in [λ / (1 + λ), 1].
     matrix = (product(kernel.mT, kernel) + damping * identity) / (1 + damping)

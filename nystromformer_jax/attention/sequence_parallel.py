@@ -17,7 +17,7 @@ from nystromformer_jax.attention.landmarks import (
     segment_sizes,
     segment_sums,
 )
-from nystromformer_jax.attention.options import NystromOptions, OptionArguments
+from nystromformer_jax.attention.options import NystromOptions, OptionArguments, read_options
 from nystromformer_jax.attention.stages import collect_parts, distribute_values
 from nystromformer_jax.kernels.choice import warn_of_split_length
 from nystromformer_jax.support.values import Implementation
@@ -54,8 +54,8 @@ def sharded_nystrom_attention(
     be split over one of them.
 
     `axis` is the name of the mesh axis over which L and T are split. Other arguments, `options` among them,
-    are as in `nystrom_attention`, with one batch axis and equally many heads of queries and keys. The TPU
-    kernels are used only if the length is not split.
+    are as in `nystrom_attention`, also their defaults, with one batch axis and equally many heads of queries
+    and keys. TPU kernels and cuDNN are used only if the length is not split.
 
     Returns:
       The output in `query`'s dtype. The length is split over `axis` if the number of devices divides it.
@@ -67,7 +67,7 @@ def sharded_nystrom_attention(
     flash-decoding (Dao et al. 2023).
     """
     inputs = Inputs.create(query, key, value, mask, query_mask, conv_kernel)
-    chosen = NystromOptions(**options)
+    chosen = read_options("sharded_nystrom_attention", options)
     check_arguments(inputs, chosen, implementation, split_length=True)
     return attend_sharded(inputs, chosen, implementation, mesh, axis)
 

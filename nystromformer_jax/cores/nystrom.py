@@ -17,7 +17,7 @@ from nystromformer_jax.support.values import Implementation
 from nystromformer_jax.typing import Array, Float
 
 
-class NystromAttention(AttentionCore, NystromOptions):
+class NystromAttention(AttentionCore, NystromOptions, kw_only=True):
     """Nyström attention, in O(L + T). Supports L ≠ T without the convolution.
 
     If the ambient mesh (`jax.set_mesh`) has an axis "sequence", the length is split over its devices, see

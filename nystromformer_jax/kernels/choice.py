@@ -25,6 +25,8 @@ def choose(
     implementation: Implementation, inputs: Inputs, options: NystromOptions
 ) -> Implementation:
     """Returns "pallas_tpu", "cudnn" or "xla"; warns once if another is requested but unsupported."""
+    if implementation == "auto" and interpret_mode() and inputs.query.dtype.itemsize > 2:
+        return "xla"  # on a GPU, single precision is a choice, and needs no warning
     wanted = _wanted(implementation)
     if wanted == "pallas_tpu":
         reason = unsupported(inputs, options)
@@ -33,8 +35,6 @@ def choose(
             reason = f"they need a TPU v5e or later, not a {kind}"
         reason = reason or _unsupported_mesh(inputs)
     elif wanted == "cudnn":
-        if implementation == "auto" and inputs.query.dtype.itemsize > 2:
-            return "xla"  # single precision is a choice, and needs no warning
         reason = cudnn.unsupported(inputs, options)
     else:
         return "xla"

@@ -5,6 +5,7 @@ not written to memory. A mask of tokens becomes a bias, because cuDNN supports l
 """
 
 import functools
+import re
 from typing import Literal
 
 import jax
@@ -38,7 +39,8 @@ def unsupported(inputs: Inputs, options: NystromOptions) -> str:
     sizes = (length, inputs.key.shape[1], options.num_landmarks)
     if not all(isinstance(size, int) for size in inputs.query.shape + inputs.key.shape):
         return "it needs fixed sizes"  # symbolic, in `jax.export`
-    if inputs.mask is not None and any(size % 2 for size in sizes):
+    masked = inputs.mask is not None or inputs.explicit_query_mask is not None
+    if masked and any(size % 2 for size in sizes):
         return "with a mask, it needs an even length and an even number of landmarks"
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty and AxisType.Explicit in mesh.axis_types:
@@ -53,8 +55,11 @@ def unavailable() -> str:
     platform, kind = target_device()
     if platform not in ("gpu", "cuda"):
         return f"it needs an NVIDIA GPU, not {kind}"
-    device = jax.devices()[0]
-    if device.platform == "gpu" and float(device.compute_capability) < OLDEST:
+    # Unknown if this machine only compiles for a GPU; not a number on GPUs of other makers.
+    capability = str(getattr(jax.devices()[0], "compute_capability", OLDEST))
+    if not re.fullmatch(r"[\d.]+", capability):
+        return f"it needs an NVIDIA GPU, not {kind}"
+    if float(capability) < OLDEST:
         return f"it needs a GPU of compute capability {OLDEST} or later, not {kind}"
     return "" if _is_installed() else "cuDNN is not installed"
 

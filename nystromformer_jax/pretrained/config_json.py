@@ -509,6 +509,8 @@ def differences_upstream(model: ModelClass, config: NystromformerConfig) -> list
             )
         if config.landmark_selection != "segments":
             differences.append("its landmarks are means of segments, not of clusters")
+        if config.normalize_rows:
+            differences.append("its rows are not normalized")
     elif config.attention != "softmax":
         differences.append(f"it has no {config.attention} attention and runs exact attention")
     ours, theirs = _head_activations(model, config)

@@ -52,7 +52,7 @@ def check_is_model(raw: Mapping[str, Any], folder: Path) -> None:
         )
     raise ValueError(
         f"{folder} is the folder of a run, not of a model, and has no subfolder model. Only finished"
-        " runs of run_pretrain.py, run_glue.py and run_finetune.py have one."
+        " runs of run_pretrain.py and run_finetune.py have one."
     )
 
 

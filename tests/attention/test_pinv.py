@@ -237,7 +237,9 @@ def test_products_of_ridge_and_five_more_for_the_gradient(dtype, forward):
 def test_ridge_rejects_a_start_and_more_than_ten_iterations(no_annotations):
     with pytest.raises(ValueError, match="from 0 to 10 for the ridge inverse, got 11"):
         ridge_pinv(jnp.eye(3), num_iters=11)
-    with pytest.raises(ValueError, match="pinv='ridge' does not iterate, so it has no pinv_start"):
+    with pytest.raises(
+        ValueError, match="pinv='ridge' does not iterate, so it needs pinv_start='exact'"
+    ):
         nystrom_attention(*jnp.ones((3, 1, 9, 1, 2)), pinv="ridge", pinv_start="batch_max")
     with pytest.raises(ValueError, match="pinv must be one of 'iterative', 'ridge'"):
         nystrom_attention(*jnp.ones((3, 1, 9, 1, 2)), pinv="cholesky")

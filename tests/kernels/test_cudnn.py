@@ -1,5 +1,6 @@
 """The two calls of cuDNN's attention, with XLA in its place, against plain jnp; and when cuDNN is used."""
 
+import types
 import warnings
 
 import jax
@@ -51,6 +52,7 @@ def value_and_gradients(operations, inputs, options):
     return run(*arrays)
 
 
+@pytest.mark.slow_except("segments-keys and queries", "clusters-keys", "hf-none")
 @pytest.mark.parametrize("masks", ["none", "keys", "keys and queries"])
 @pytest.mark.parametrize(
     "options",
@@ -120,6 +122,11 @@ def arguments(length=LENGTH, dim=DIM, dtype=jnp.bfloat16):
             {"mask": jnp.ones((4, 61), bool)},
             "with a mask, it needs an even length and an even number of landmarks",
         ),
+        (
+            {"length": 61},
+            {"query_mask": jnp.ones((4, 61), bool)},
+            "with a mask, it needs an even length",
+        ),
     ],
 )
 def test_falls_back_to_xla_with_one_warning(tokens, options, reason):
@@ -152,3 +159,20 @@ def test_auto_on_a_gpu_uses_cudnn_for_half_precision_and_does_not_warn(dtype, im
     with on_gpu(), warnings.catch_warnings():
         warnings.simplefilter("error")
         assert choice.choose("auto", inputs, NystromOptions(num_landmarks=M)) == implementation
+
+
+@pytest.mark.parametrize(
+    ("capability", "reason"),
+    [
+        ("9.0", ""),
+        ("7.5", "it needs a GPU of compute capability 8 or later, not NVIDIA H100"),
+        ("gfx942", "it needs an NVIDIA GPU, not NVIDIA H100"),
+    ],
+)
+def test_needs_a_recent_nvidia_gpu(monkeypatch, capability, reason):
+    monkeypatch.setattr(cudnn, "BACKEND", "cudnn")
+    monkeypatch.setattr(cudnn, "_is_installed", lambda: True)
+    device = types.SimpleNamespace(compute_capability=capability)
+    monkeypatch.setattr(cudnn.jax, "devices", lambda: [device])
+    with on_gpu():
+        assert cudnn.unavailable() == reason
