@@ -121,7 +121,8 @@ class Core(Stochastic):
     """Holds the parameters of an attention core and applies the core, which is a linen Module.
 
     Args:
-      make_core: Factory of the core. Performer and Reformer of several layers need different seeds.
+      make_core: Factory of the core. The constant random numbers of Performer and Reformer are those of a
+        single linen layer; several layers need different seeds, or the option `layer_name`.
       num_heads: H.
       head_dim: D.
       deterministic: If True, dropout and redrawing of random features are disabled.
@@ -145,6 +146,8 @@ class Core(Stochastic):
         super().__init__(getattr(core, "needs_dropout_rng", has_stream), deterministic, rngs)
         self.make_core = make_core
         self.projections = projections(core)
+        # As in a linen layer of its own, whose core has this path.
+        self.layer_name = getattr(core, "layer_name", "") or "core"
         for name, value in core_params(core, rngs.params(), num_heads, head_dim).items():
             setattr(self, name, _as_nnx(value))
 
@@ -161,7 +164,10 @@ class Core(Stochastic):
     ) -> Float[Array, "B L H D"]:
         """Returns the attention output; see `AttentionCore`."""
         deterministic, rng = self.next_rng(deterministic, rngs)
-        output: Any = new_core(self.make_core, parent=None).apply(
+        core = new_core(self.make_core, parent=None)
+        if hasattr(core, "layer_name"):
+            core = core.clone(layer_name=self.layer_name)
+        output: Any = core.apply(
             to_linen(self),
             *(query, key, value, mask, query_mask),
             deterministic=deterministic,
@@ -407,6 +413,8 @@ class EncoderBlock(nnx.Module):
             rngs=rngs,
             **dense_options,
         )
+        core = self.attention.core
+        core.layer_name = "attention/core" if core.layer_name == "core" else core.layer_name
         self.attention_dropout = Dropout(dropout_rate, deterministic=deterministic, rngs=rngs)
         self.mlp = MlpBlock(
             in_features,

@@ -78,7 +78,10 @@ def wait_for(path):
         (["--seeds=0"], "--seeds: needs a whole number from 1, got '0'"),
         (["--wrokers=2"], "unknown flag --wrokers; did you mean --workers"),
         (["--slurm.partition=gpu"], "--slurm.partition=gpu needs --submit=slurm"),
-        (["--slurm.partition", "gpu"], "--slurm.partition needs a value: write --slurm.partition=VALUE"),
+        (
+            ["--slurm.partition", "gpu"],
+            "--slurm.partition needs a value: write --slurm.partition=VALUE",
+        ),
         (["--optimizer.eps=1"], "values of a config are --set=optimizer.eps=1"),
         (["--submit=local", "--config.optimizer.eps=1"], "are --set=optimizer.eps=1"),
         (["--submit=slrm"], "invalid choice: 'slrm'"),

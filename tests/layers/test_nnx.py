@@ -161,7 +161,7 @@ def test_random_features_of_a_seed_are_those_of_linen(rngs, name):
     make = make_core(name, seed=3)
     tokens = helpers.random_inputs(rngs, B, L, H, 5)
     core = native.Core(make, H, 5, deterministic=True, rngs=nnx.Rngs(0))
-    expected = make().apply({}, *tokens, MASK, deterministic=True)
+    expected = make(layer_name="core").apply({}, *tokens, MASK, deterministic=True)
     assert_close(core(*tokens, MASK), expected, SAME_ARITHMETIC, where=MASK)
 
 
