@@ -157,6 +157,7 @@ def test_gradient_equals_finite_differences(rngs):
         assert jax.jit(jax.grad(loss))(0.0) == pytest.approx(difference, rel=1e-6)
 
 
+@pytest.mark.slow_except("3")
 @pytest.mark.parametrize("kinds", [3, 40])
 def test_gradient_of_empty_clusters_equals_finite_differences(rngs, kinds):
     """With fewer kinds of tokens than landmarks, a cluster without tokens keeps its initial center."""

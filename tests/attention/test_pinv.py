@@ -209,6 +209,7 @@ def test_ridge_has_derivatives_of_every_order_and_mode(rngs):
         check_grads(jax.jit(ridge_pinv), (kernel,), order=2, modes=["fwd", "rev"], rtol=1e-4)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_gradient_of_ridge_in_float32_is_near_float64(rngs):
     def gradient(logits, weights):  # with respect to logits, so that all row sums stay one
         return jax.vjp(lambda x: ridge_pinv(jax.nn.softmax(x)), logits)[1](weights)[0]

@@ -224,7 +224,6 @@ def test_a_length_not_divisible_by_the_devices_is_supported(rngs, axis_type):
 @pytest.mark.slow_except(
     "a length that devices do not divide-True-True",
     "equal segments-True-True",
-    "unequal segments-True-True",
 )
 @pytest.mark.parametrize(("placed", "per_channel"), [(True, False), (True, True), (False, False)])
 @pytest.mark.parametrize(

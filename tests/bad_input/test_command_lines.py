@@ -20,7 +20,7 @@ from tests.programs import assert_refused, call, finish, start
 CHECK = ("--mode=check",)
 # Program, config and last arguments of each case: run_plan.py plans, the others check configs.
 CASES = {
-    "lra": ("run_lra", "listops", CHECK, 3 * EXAMPLES),
+    "lra": ("run_lra", "listops", CHECK, 2 * EXAMPLES),
     "pretrain": ("run_pretrain", "pretrain", CHECK, 2 * EXAMPLES),
     "glue": ("run_finetune", "glue", CHECK, EXAMPLES),
     "files": ("run_finetune", "finetune", CHECK, EXAMPLES),

@@ -102,6 +102,7 @@ def test_batches_have_the_shapes_of_the_step(config):
     }
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_our_step_is_measured_if_the_peer_fails(monkeypatch):
     monkeypatch.setitem(sys.modules, "benchmarks.peers", None)  # the import fails
     monkeypatch.delattr("benchmarks.peers", raising=False)

@@ -85,6 +85,7 @@ def test_ignores_the_content_of_padding(rngs):
     assert_close(*outputs, SAME_ARITHMETIC, where=mask)
 
 
+@pytest.mark.slow_except("bfloat16")
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision_is_as_precise_as_plain_jnp(rngs, dtype):
     """Also on a random walk, whose landmark kernel is ill-conditioned, and the inverse large."""

@@ -503,6 +503,7 @@ def test_a_validated_run_that_is_tested_on_fewer_examples_is_partial(
     assert (tested["test_examples"], tested["partial"]) == (7, True)
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_a_run_whose_best_step_was_validated_on_fewer_examples_is_partial(tmp_path, monkeypatch):
     monkeypatch.setattr(train, "is_partial", lambda run, task: run.fit.eval.max_examples > 0)
     config = small_config(eval__max_examples=7)

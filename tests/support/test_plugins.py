@@ -226,10 +226,11 @@ def checked(in_repository, monkeypatch):
     ("config", "flags", "label"),
     [
         ("configs/listops.py:softmax", ["--config.model.num_layers=1"], "softmax, num_layers=1"),
-        (
+        pytest.param(
             f"configs/listops.py:{COSFORMER},max_len=2048",
             ["--config.model.stem=(3,)"],
             "CosFormer, max_len=2048, stem=(3,)",
+            marks=pytest.mark.slow(minutes=0.2),
         ),
         (
             "MY/majority.py:nystrom",

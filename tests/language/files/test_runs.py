@@ -228,6 +228,7 @@ def test_too_few_rows_for_one_example_are_an_error_before_training(tmp_path, che
     assert list((tmp_path / "run").glob("*.json*")) == []
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_older_runs_with_data_workers_are_read(tmp_path, checkpoint, no_annotations):
     result = train_with(tmp_path, checkpoint, "regression")
     file = tmp_path / "run/config.json"
@@ -244,6 +245,7 @@ def test_a_config_without_labels_has_placeholders(checkpoint, kind, outputs):
     assert run.model.config.num_labels == outputs
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_metrics_with_and_without_a_tuned_threshold_are_not_compared(
     tmp_path, checkpoint, no_annotations
 ):

@@ -21,6 +21,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 EASY = ["pathfinder32-easy", "--examples=5", "--workers=1"]
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_prepares_checks_and_describes_a_task(capsys, tmp_path):
     sheet = tmp_path / "new" / "sheet.png"
     assert command.main([*EASY, f"--contact_sheet={sheet}"]) == 0
