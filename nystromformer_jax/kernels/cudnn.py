@@ -43,7 +43,8 @@ def unsupported(inputs: Inputs, options: NystromOptions) -> str:
     if masked and any(size % 2 for size in sizes):
         return "with a mask, it needs an even length and an even number of landmarks"
     mesh = jax.sharding.get_abstract_mesh()
-    if not mesh.empty and AxisType.Explicit in mesh.axis_types:
+    kinds = () if mesh.empty else zip(mesh.axis_names, mesh.axis_types, strict=True)
+    if any(kind == AxisType.Explicit and mesh.shape[axis] > 1 for axis, kind in kinds):
         return "it does not support explicit mesh axes"
     return unavailable()
 

@@ -6,7 +6,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractDevice, AbstractMesh
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from nystromformer_jax import nystrom_attention
 from nystromformer_jax.attention.arguments import Inputs
@@ -102,9 +102,10 @@ def test_half_precision_is_as_precise_as_plain_jnp(rngs, dtype):
     assert errors[0] < 2 * errors[1]
 
 
-def on_gpu():
+def on_gpu(kind=AxisType.Auto, size=1):
     device = AbstractDevice(device_kind="NVIDIA H100", num_cores=None, platform="gpu")
-    return jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=device))
+    mesh = AbstractMesh((size,), ("data",), (kind,), abstract_device=device)
+    return jax.sharding.use_abstract_mesh(mesh)
 
 
 def arguments(length=LENGTH, dim=DIM, dtype=jnp.bfloat16):
@@ -160,6 +161,19 @@ def test_auto_on_a_gpu_uses_cudnn_for_half_precision_and_does_not_warn(dtype, im
     with on_gpu(), warnings.catch_warnings():
         warnings.simplefilter("error")
         assert choice.choose("auto", inputs, NystromOptions(num_landmarks=M)) == implementation
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "supported"),
+    [(AxisType.Auto, 2, True), (AxisType.Explicit, 1, True), (AxisType.Explicit, 2, False)],
+)
+def test_only_explicit_axes_of_several_devices_are_unsupported(kind, size, supported):
+    inputs = Inputs.create(
+        *(jnp.ones((4, LENGTH, HEADS, DIM), jnp.bfloat16),) * 3, None, None, None
+    )
+    with on_gpu(kind, size):
+        reason = cudnn.unsupported(inputs, NystromOptions(num_landmarks=M))
+    assert reason == ("" if supported else "it does not support explicit mesh axes")
 
 
 @pytest.mark.parametrize(
