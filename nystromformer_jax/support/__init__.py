@@ -1,1 +1,1 @@
-"""What is not mathematics: files, names, plug-ins, types of arguments."""
+"""Helpers of the library: files, names, plug-ins, and values of options."""
