@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import nystromformer_jax
 from benchmarks import budgets, efficiency, plans, readme, report, steps
 from benchmarks.cells import describe_source
 from language.report.page import make
@@ -18,7 +19,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_readme_is_short():
-    assert README.count("\n") <= 220
+    assert README.count("\n") <= 180
 
 
 @pytest.mark.parametrize("marker", ["main-job", "tests"])
@@ -39,21 +40,9 @@ def test_first_python_block_needs_only_the_library():
     }
 
 
-def test_citations_equal_those_of_citation_cff():
-    ours = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    paper = ours["preferred-citation"]
-    flat = re.sub(r"\s+", " ", README.replace('{\\"o}', "ö").replace("{N}", "N"))
-    authors = [f"{author['family-names']}, {author['given-names']}" for author in paper["authors"]]
-    for text in (
-        f"author = {{{' and '.join(authors)}}}",
-        f"title = {{{paper['title']}}}",
-        f"booktitle = {{{paper['collection-title']}}}",
-        f"year = {{{paper['year']}}}, volume = {{{paper['volume']}}}, number = {{{paper['issue']}}}",
-        f"pages = {{{paper['start']}--{paper['end']}}}, doi = {{{paper['doi']}}}",
-        f"title = {{{ours['title']}}}, author = {{{{{ours['authors'][0]['name']}}}}}",
-        f"version = {{{ours['version']}}}, year = {{{ours['date-released'].year}}}",
-    ):
-        assert text in flat
+def test_citation_has_the_version_of_the_package():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["version"] == nystromformer_jax.__version__
 
 
 @pytest.mark.usefixtures("results")
