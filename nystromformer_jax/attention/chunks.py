@@ -40,7 +40,7 @@ def collect(
     if rest is not None:
         parts = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), parts, rest)
     values, maximum, total = parts
-    scale = jnp.exp(maximum - maximum.max(axis=0))
+    scale = jnp.exp(maximum - maximum.max(axis=0, keepdims=True))
     return (values * scale[..., None]).sum(axis=0) / (total * scale).sum(axis=0)[..., None]
 
 

@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import AxisType
 
 from nystromformer_jax import nystrom_attention, sharded_nystrom_attention
+from nystromformer_jax.attention import chunks
 from nystromformer_jax.attention.arguments import Inputs
 from nystromformer_jax.attention.functions import CUDNN, nystrom
 from nystromformer_jax.attention.options import NystromOptions
@@ -28,8 +29,8 @@ from tests.helpers import (
     random_inputs,
 )
 
-# Neither eight devices nor the kernels' blocks divide the length, and segments cross their borders.
-BATCH, LENGTH, HEADS, DIM, M = 4, 300, 2, 32, 16
+# Devices, chunks and the kernels' blocks do not divide the length, and segments cross their borders.
+BATCH, LENGTH, HEADS, DIM, M = 4, 302, 2, 32, 16
 
 CASES = {
     "no mask": {},
@@ -42,8 +43,8 @@ CASES = {
     "ridge": {"masks": 1, "pinv": "ridge"},
     "batch_max": {"masks": 1, "pinv_start": "batch_max"},
     "k-means": {"masks": 1, "landmark_selection": "kmeans"},
-    "mlpen": {"masks": 1, "landmark_layout": "mlpen", "num_landmarks": 12},
-    "hf": {"masks": 1, "landmark_layout": "hf", "num_landmarks": 12},
+    "mlpen": {"masks": 1, "landmark_layout": "mlpen", "num_landmarks": 2},
+    "hf": {"masks": 1, "landmark_layout": "hf", "num_landmarks": 2},
     "normalized rows": {"masks": 2, "normalize_rows": True},
     "bfloat16": {"masks": 1, "width": 33, "dtype": jnp.bfloat16},
 }
@@ -59,12 +60,15 @@ UNSUPPORTED = {
         "normalized rows",
     },
     "cudnn": {"normalized rows"},
+    "chunks": set(),
     "split": set(),
     "split, explicit axes": set(),
 }
 FAST = {
     ("pallas_tpu", "mask"),
     ("cudnn", "two masks"),
+    ("chunks", "mask"),
+    ("chunks", "two lengths"),
     ("split", "ridge"),
     ("split", "two lengths"),
     ("split, explicit axes", "mask"),
@@ -120,6 +124,12 @@ def test_equals_plain_jnp_whatever_padding_contains(rngs, monkeypatch, request, 
     elif name == "cudnn":
         monkeypatch.setattr(cudnn, "BACKEND", "xla")
         attention = of_cudnn
+    elif name == "chunks":
+        monkeypatch.setattr(chunks, "LARGE_BYTES", 0)
+        monkeypatch.setattr(chunks, "CHUNK", 64)
+        jax.clear_caches()
+        request.addfinalizer(jax.clear_caches)
+        attention = functools.partial(nystrom_attention, implementation="xla")
     else:
         shape, kind = ((2, 4), AxisType.Explicit) if "explicit" in name else ((1, 8), AxisType.Auto)
         mesh = jax.make_mesh(shape, ("data", "sequence"), 2 * (kind,))
