@@ -108,6 +108,20 @@ def results():
 
 
 @pytest.fixture
+def short_blocks(monkeypatch):
+    """Blocks of TPU kernels so short that sums, halos and the end of the sequence are in different blocks."""
+    from nystromformer_jax.kernels import collect, distribute, segments
+
+    for module in (collect, distribute):
+        for name in ("FORWARD_BLOCK", "BACKWARD_BLOCK"):
+            monkeypatch.setattr(module, name, 128)
+    monkeypatch.setattr(segments, "BLOCK", 128)
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+@pytest.fixture
 def my_project(monkeypatch, tmp_path):
     """A folder with the files of docs/extend.md, on the import path."""
     page = pathlib.Path(__file__).parents[1] / "docs" / "extend.md"

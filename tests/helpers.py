@@ -111,6 +111,18 @@ def random_inputs(rngs, batch, length, heads, dim, key_length=None, dtype=jnp.fl
     )
 
 
+def output_and_gradients(attention, tokens, conv_kernel, cotangent, **options):
+    """Returns the output, and the gradients with respect to query, key and value and to the kernel."""
+
+    @jax.jit
+    def run(tokens, conv_kernel):
+        attend = lambda tokens, kernel: attention(*tokens, conv_kernel=kernel, **options)
+        output, pull_back = jax.vjp(attend, list(tokens), conv_kernel)
+        return output, pull_back(cotangent.astype(output.dtype))
+
+    return run(tokens, conv_kernel)
+
+
 def data_folders():
     """Sorted names of the folders of prepared data, in the cache of the test."""
     folder = cache.cache_dir() / "data"
@@ -121,6 +133,23 @@ def data_folders():
 def mask_of_lengths(lengths, length):
     """True at the first `lengths[b]` positions of each row."""
     return jax.device_put(np.arange(length)[None, :] < np.asarray(lengths)[:, None])
+
+
+def masks_of_all_kinds(length, num_landmarks, batch=8):
+    """Masks with holes, few tokens, none, padding at the end, none, M and M + 1 tokens, padding in front."""
+    positions = np.arange(length)
+    spread = np.linspace(0, length - 1, num_landmarks + 1).astype(int)
+    rows = [
+        np.random.default_rng(length).random(length) < 0.6,
+        (positions >= 3) & (positions < 2 + num_landmarks),
+        positions < 0,
+        positions < 4 * length // 5,
+        positions >= 0,
+        np.isin(positions, spread[1:]),
+        np.isin(positions, spread),
+        positions >= length // 2,
+    ]
+    return jax.device_put(np.stack(rows[:batch]))
 
 
 def nystrom_by_the_paper(query, key, value, num_landmarks, pinv_iters=6, pinv="iterative"):

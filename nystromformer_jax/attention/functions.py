@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from nystromformer_jax.attention import chunks
 from nystromformer_jax.attention.arguments import (
     Inputs,
     check_arguments,
@@ -24,8 +25,6 @@ from nystromformer_jax.attention.stages import (
     Assignment,
     Landmarks,
     assign_landmarks,
-    collect_normalized,
-    distribute_values,
     invert_landmarks,
     scaled_logits,
     weighted_values,
@@ -293,7 +292,7 @@ def _means(
     return LandmarkMeans(means, landmark_mask, ranks)
 
 
-LOCAL = Operations(_means, collect_normalized, distribute_values, convolve, lambda x: x)
+LOCAL = Operations(_means, chunks.collect, chunks.distribute, convolve, lambda x: x)
 CUDNN = LOCAL._replace(collect=cudnn.collect, distribute=cudnn.distribute)
 
 

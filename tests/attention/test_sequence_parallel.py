@@ -4,7 +4,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -17,12 +16,12 @@ from nystromformer_jax.training import MeshConfig, batch_sharding, make_mesh, on
 from nystromformer_jax.training.collectives import find_collectives
 from nystromformer_jax.training.topology import topology_devices
 from tests.helpers import (
-    HALF,
-    HALF_GRADIENT,
     REFERENCE,
     SAME_ARITHMETIC,
     assert_close,
+    masks_of_all_kinds,
     normal,
+    output_and_gradients,
     random_inputs,
 )
 
@@ -33,138 +32,42 @@ def mesh_of(data, sequence):
     return make_mesh(MeshConfig(data=data, sequence=sequence))
 
 
-def masks_of_all_kinds(length):
-    """Eight examples: all tokens real, short, few, none, M and M + 1 far apart, with holes, at the end."""
-    positions = np.arange(length)
-    return jnp.asarray(
-        [
-            *(positions < count for count in (length, 20, 3, 0)),
-            positions % 9 == 4,
-            positions % 8 == 3,
-            np.random.default_rng(length).random(length) < 0.5,
-            positions >= 30,
-        ]
-    )
-
-
-def other_masks_of_all_kinds(length):
-    """In another order, so that examples with few queries have many keys, and vice versa."""
-    return jnp.roll(masks_of_all_kinds(length), 3, axis=0)
-
-
-def random_kernel(rngs, width, dtype=jnp.float32, *, per_channel=False):
-    groups = (HEADS, DIM) if per_channel else (HEADS,)
-    return normal(next(rngs), (*groups, width), dtype) if width else None
-
-
 def split_over(mesh, tree):
     return jax.tree.map(lambda x: jax.device_put(x, batch_sharding(mesh, x.shape)), tree)
 
 
-def assert_same(
-    rngs,
-    mesh,
-    inputs,
-    *,
-    width=0,
-    per_channel=False,
-    num_landmarks=M,
-    pinv_iters=2,
-    placed=True,
-    **options,
-):
-    """Output where queries are real, and the gradients of each example and each kernel."""
-    mask, query_mask = (options.pop(name, None) for name in ("mask", "query_mask"))
-    real = mask if query_mask is None and len({x.shape[1] for x in inputs}) == 1 else query_mask
-    cotangent = normal(next(rngs), inputs[0].shape)
-    if real is not None:
-        cotangent = jnp.where(real[..., None, None], cotangent, 0)
-
-    def output_and_gradients(attention, inputs, kernel, masks):
-        def total(inputs, kernel):
-            output = attention(
-                *inputs,
-                conv_kernel=kernel,
-                num_landmarks=num_landmarks,
-                pinv_iters=pinv_iters,
-                **masks,
-                **options,
-            )
-            return (output * cotangent).sum(), output
-
-        differentiate = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)
-        (_, output), gradients = jax.jit(differentiate)(inputs, kernel)
-        return output, jax.tree.map(list, gradients)
-
-    kernel = random_kernel(rngs, width, inputs[0].dtype, per_channel=per_channel)
-    masks = {"mask": mask, "query_mask": query_mask}
-    expected, expected_gradients = output_and_gradients(nystrom_attention, inputs, kernel, masks)
-    attention = functools.partial(sharded_nystrom_attention, mesh=mesh)
-    if placed:
-        inputs, masks = split_over(mesh, (inputs, masks))
-    actual, gradients = output_and_gradients(attention, inputs, kernel, masks)
-    half = inputs[0].dtype == jnp.bfloat16
-    assert_close(actual, expected, HALF if half else REFERENCE, where=real)
-    assert_close(gradients, expected_gradients, HALF_GRADIENT if half else REFERENCE)
-
-
-@pytest.mark.slow(minutes=0.1)
+@pytest.mark.slow_except("True-devices without a token", "True-no more positions than landmarks")
 @pytest.mark.parametrize(
-    ("shape", "length", "num_landmarks"),
+    ("shape", "length", "num_landmarks", "explicit"),
     [
-        pytest.param((1, 8), 64, 8, id="whole segments on each device"),
-        pytest.param((4, 2), 56, 7, id="segments across devices"),
-        pytest.param((2, 4), 61, 7, id="a length that devices do not divide"),
-        pytest.param((1, 8), 11, 7, id="devices without a token"),
+        pytest.param((1, 8), 64, 8, False, id="whole segments on each device"),
+        pytest.param((4, 2), 56, 7, False, id="segments across devices"),
+        pytest.param((2, 4), 61, 7, False, id="a length that devices do not divide"),
+        pytest.param((1, 8), 11, 7, False, id="devices without a token"),
+        pytest.param((2, 4), 64, 8, True, id="whole segments, explicit axes"),
+        pytest.param((2, 4), 64, 67, True, id="no more positions than landmarks"),
     ],
 )
-def test_every_mesh_gives_the_result_of_one_device(rngs, shape, length, num_landmarks):
+@pytest.mark.parametrize("masked", [False, True])
+def test_every_mesh_gives_the_result_of_one_device(
+    rngs, shape, length, num_landmarks, explicit, masked
+):
+    """The arguments are not moved to the mesh before the call."""
     inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
-    assert_same(rngs, mesh_of(*shape), inputs, width=5, num_landmarks=num_landmarks)
-
-
-@pytest.mark.slow_except("shape0-61-float32")
-@pytest.mark.parametrize(
-    ("shape", "length", "dtype"), [((1, 8), 61, jnp.float32), ((2, 4), 64, jnp.bfloat16)]
-)
-def test_supports_any_mask(rngs, shape, length, dtype):
-    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, dtype=dtype)
-    assert_same(rngs, mesh_of(*shape), inputs, width=5, mask=masks_of_all_kinds(length))
-
-
-@pytest.mark.slow(minutes=0.1)
-@pytest.mark.parametrize(
-    ("shape", "length", "dtype"),
-    [((1, 8), 64, jnp.float32), ((2, 4), 61, jnp.float32), ((2, 4), 64, jnp.bfloat16)],
-)
-def test_supports_a_convolution_per_channel(rngs, shape, length, dtype):
-    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, dtype=dtype)
-    mask = masks_of_all_kinds(length)
-    assert_same(rngs, mesh_of(*shape), inputs, width=7, per_channel=True, mask=mask)
-
-
-@pytest.mark.slow(minutes=0.1)
-def test_supports_a_separate_query_mask(rngs):
-    masks = {"mask": masks_of_all_kinds(61), "query_mask": other_masks_of_all_kinds(61)}
-    inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
-    assert_same(rngs, mesh_of(2, 4), inputs, width=5, **masks, mask_conv=False)
-
-
-@pytest.mark.slow_except("61-40")
-@pytest.mark.parametrize(("length", "key_length"), [(64, 43), (61, 40)])
-def test_supports_another_key_length(rngs, length, key_length):
-    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, key_length=key_length)
-    assert_same(rngs, mesh_of(2, 4), inputs)
-
-
-@pytest.mark.slow(minutes=0.1)
-def test_supports_normalized_rows(rngs):
-    masks = {
-        "mask": masks_of_all_kinds(43).at[:, 0].set(True),
-        "query_mask": other_masks_of_all_kinds(61),
-    }
-    inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM, key_length=43)
-    assert_same(rngs, mesh_of(2, 4), inputs, **masks, normalize_rows=True, pinv_start="batch_max")
+    kernel = normal(next(rngs), (HEADS, 5))
+    mask = masks_of_all_kinds(length, M) if masked else None
+    cotangent = normal(next(rngs), inputs[0].shape)
+    if masked:
+        cotangent = jnp.where(mask[..., None, None], cotangent, 0)
+    options = {"num_landmarks": num_landmarks, "mask": mask}
+    expected = output_and_gradients(nystrom_attention, inputs, kernel, cotangent, **options)
+    kind = AxisType.Explicit if explicit else AxisType.Auto
+    mesh = jax.make_mesh(shape, ("data", "sequence"), 2 * (kind,))
+    attention = functools.partial(sharded_nystrom_attention, mesh=mesh)
+    with jax.set_mesh(mesh):
+        actual = output_and_gradients(attention, inputs, kernel, cotangent, **options)
+    assert_close(actual[0], expected[0], REFERENCE, where=mask)
+    assert_close(actual[1], expected[1], REFERENCE)
 
 
 @pytest.mark.parametrize("length", [61, 64])
@@ -172,33 +75,9 @@ def test_works_without_implicit_promotion_with_x64(rngs, length):
     inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
     attend = functools.partial(sharded_nystrom_attention, mesh=mesh_of(2, 4), num_landmarks=M)
     with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
-        for mask in (None, masks_of_all_kinds(length)):
+        for mask in (None, masks_of_all_kinds(length, M)):
             output = jax.eval_shape(functools.partial(attend, mask=mask), *inputs)
             assert output.dtype == jnp.float32
-
-
-@pytest.mark.slow(minutes=0.1)
-@pytest.mark.parametrize("length", [64, 43])
-def test_finds_the_same_clusters(rngs, length):
-    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
-    masks = {"mask": masks_of_all_kinds(length)} if length == 43 else {}
-    assert_same(rngs, mesh_of(2, 4), inputs, **masks, landmark_selection="kmeans")
-
-
-@pytest.mark.slow(minutes=0.1)
-@pytest.mark.parametrize(
-    ("shape", "length", "num_landmarks", "options"),
-    [
-        pytest.param((2, 4), 63, 7, {"landmark_layout": "mlpen"}, id="mlpen"),
-        pytest.param((1, 8), 64, 8, {"landmark_layout": "hf", "mask_conv": False}, id="hf"),
-    ],
-)
-def test_supports_other_landmark_layouts(rngs, shape, length, num_landmarks, options):
-    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
-    masks = {"mask": masks_of_all_kinds(length)}
-    assert_same(
-        rngs, mesh_of(*shape), inputs, width=5, num_landmarks=num_landmarks, **masks, **options
-    )
 
 
 def test_output_is_sharded_with_and_without_jit(rngs):
@@ -221,30 +100,6 @@ def test_a_length_not_divisible_by_the_devices_is_supported(rngs, axis_type):
     assert output.sharding.is_fully_replicated
 
 
-@pytest.mark.slow_except(
-    "a length that devices do not divide-True-True",
-    "equal segments-True-True",
-)
-@pytest.mark.parametrize(("placed", "per_channel"), [(True, False), (True, True), (False, False)])
-@pytest.mark.parametrize(
-    ("length", "num_landmarks", "masked"),
-    [
-        pytest.param(64, M, True, id="a length that devices divide"),
-        pytest.param(61, M, True, id="a length that devices do not divide"),
-        pytest.param(64, 67, True, id="no more positions than landmarks"),
-        pytest.param(64, 8, False, id="equal segments"),
-        pytest.param(64, M, False, id="unequal segments"),
-    ],
-)
-def test_supports_explicit_mesh_axes(rngs, length, num_landmarks, masked, placed, per_channel):
-    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
-    mask = masks_of_all_kinds(length) if masked else None
-    options = {"mask": mask, "num_landmarks": num_landmarks}
-    mesh = jax.make_mesh((2, 4), ("data", "sequence"), 2 * (AxisType.Explicit,))
-    with jax.set_mesh(mesh):
-        assert_same(rngs, mesh, inputs, width=5, placed=placed, per_channel=per_channel, **options)
-
-
 def test_a_module_is_initialized_with_a_length_on_an_explicit_axis(rngs):
     module = SelfAttention(
         2, make_core("nystrom", num_landmarks=M, conv_kernel_size=3), deterministic=True
@@ -256,39 +111,6 @@ def test_a_module_is_initialized_with_a_length_on_an_explicit_axis(rngs):
         split = jax.device_put(x, NamedSharding(mesh, PartitionSpec(None, "sequence")))
         variables = jax.jit(module.init)(jax.random.key(0), split)
     assert_close(variables, expected, SAME_ARITHMETIC)
-
-
-def test_the_ridge_inverse_applies_to_split_lengths(rngs):
-    inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
-    options = {"pinv": "ridge", "pinv_iters": 6}
-    assert_same(rngs, mesh_of(2, 4), inputs, mask=masks_of_all_kinds(61), **options)
-
-
-def test_ignores_the_content_of_masked_positions(rngs):
-    mesh, mask, query_mask = mesh_of(2, 4), masks_of_all_kinds(61), other_masks_of_all_kinds(61)
-    inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
-    cotangent = jnp.where(query_mask[..., None, None], 1 + inputs[0], 0)
-    kernel = random_kernel(rngs, 5)
-
-    @functools.partial(jax.grad, argnums=(0, 1, 2, 3), has_aux=True)
-    def gradients_and_output(query, key, value, kernel):
-        attention = functools.partial(sharded_nystrom_attention, mesh=mesh, num_landmarks=M)
-        output = attention(query, key, value, mask=mask, query_mask=query_mask, conv_kernel=kernel)
-        return (output * cotangent).sum(), output
-
-    gradients_and_output = jax.jit(gradients_and_output)
-
-    def holding(filler):
-        real = (query_mask, mask, mask)
-        with_nan = [
-            jnp.where(own[..., None, None], x, filler) for x, own in zip(inputs, real, strict=True)
-        ]
-        return gradients_and_output(*with_nan, kernel)
-
-    expected_gradients, expected = holding(0.0)
-    gradients, output = holding(jnp.nan)
-    assert_close(output, expected, SAME_ARITHMETIC, where=query_mask)
-    assert_close(gradients, expected_gradients, SAME_ARITHMETIC)
 
 
 @pytest.mark.parametrize(
@@ -332,13 +154,14 @@ def test_rejects_unsupported_splits(rngs):
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_parts_shorter_than_half_the_convolution_are_not_split(rngs, per_channel):
     inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
-    options = {"num_landmarks": M, "conv_kernel": random_kernel(rngs, 19, per_channel=per_channel)}
+    groups = (HEADS, DIM) if per_channel else (HEADS,)
+    options = {"num_landmarks": M, "conv_kernel": normal(next(rngs), (*groups, 19))}
     actual = sharded_nystrom_attention(*inputs, mesh=mesh_of(1, 8), **options)
     assert_close(actual, nystrom_attention(*inputs, **options), SAME_ARITHMETIC)
 
 
 def test_the_core_returns_the_same_under_a_mesh(rngs):
-    mesh, mask = mesh_of(2, 4), masks_of_all_kinds(61)
+    mesh, mask = mesh_of(2, 4), masks_of_all_kinds(61, M)
     inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
     core, init_rng = NystromAttention(num_landmarks=M, conv_kernel_size=5), next(rngs)
     params = core.init(init_rng, *inputs, mask, deterministic=True)

@@ -1,4 +1,4 @@
-"""The two calls of cuDNN's attention, with XLA in its place, against plain jnp; and when cuDNN is used."""
+"""When cuDNN is used, and its precision; tests/attention/test_implementations.py has the contract."""
 
 import types
 import warnings
@@ -13,9 +13,10 @@ from nystromformer_jax.attention.arguments import Inputs
 from nystromformer_jax.attention.functions import CUDNN, LOCAL, nystrom
 from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.kernels import choice, cudnn
-from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, normal, random_inputs
+from tests.helpers import masks_of_all_kinds, random_inputs
 
 LENGTH, HEADS, DIM, M = 62, 2, 8, 6
+MASK = masks_of_all_kinds(LENGTH, M, 4)
 
 
 @pytest.fixture(autouse=True)
@@ -28,63 +29,6 @@ def without_cudnn(monkeypatch):
     jax.clear_caches()
 
 
-def masks_of_all_kinds():
-    """A mask with holes, one with fewer tokens than landmarks, none, and padding at the end."""
-    positions = jnp.arange(LENGTH)
-    rows = (positions % 3 != 1, (positions >= 7) & (positions < 11), positions < 0, positions < 43)
-    return jnp.stack(rows)
-
-
-def value_and_gradients(operations, inputs, options):
-    arrays = (*inputs[:3], inputs.conv_kernel)
-
-    @jax.jit
-    def run(*arrays):
-        def attend(query, key, value, conv_kernel):
-            own = inputs._replace(query=query, key=key, value=value, conv_kernel=conv_kernel)
-            return nystrom(own, options, operations)
-
-        output, pull_back = jax.vjp(attend, *arrays)
-        real = inputs.query_mask
-        cotangent = output + 1
-        return output, pull_back(cotangent if real is None else cotangent * real[..., None, None])
-
-    return run(*arrays)
-
-
-@pytest.mark.slow_except("segments-keys and queries", "clusters-keys", "hf-none")
-@pytest.mark.parametrize("masks", ["none", "keys", "keys and queries"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"landmark_selection": "kmeans", "pinv": "ridge"},
-        {"landmark_layout": "hf", "num_landmarks": 2, "mask_conv": False},
-    ],
-    ids=["segments", "clusters", "hf"],
-)
-def test_equals_plain_jnp(rngs, masks, options):
-    tokens = random_inputs(rngs, 4, LENGTH, HEADS, DIM)
-    mask = None if masks == "none" else masks_of_all_kinds()
-    query_mask = masks_of_all_kinds()[::-1] if masks == "keys and queries" else None
-    inputs = Inputs.create(*tokens, mask, query_mask, normal(next(rngs), (HEADS, 3)))
-    chosen = NystromOptions(**{"num_landmarks": M, **options})
-    actual, expected = (value_and_gradients(own, inputs, chosen) for own in (CUDNN, LOCAL))
-    assert_close(actual[0], expected[0], REFERENCE, where=inputs.query_mask)
-    assert_close(actual[1], expected[1], REFERENCE)
-
-
-def test_ignores_the_content_of_padding(rngs):
-    mask = masks_of_all_kinds()
-    tokens = random_inputs(rngs, 4, LENGTH, HEADS, DIM)
-    outputs = []
-    for filler in (0.0, jnp.nan):
-        filled = (jnp.where(mask[..., None, None], x, filler) for x in tokens)
-        inputs = Inputs.create(*filled, mask, None, None)
-        outputs.append(nystrom(inputs, NystromOptions(num_landmarks=M), CUDNN))
-    assert_close(*outputs, SAME_ARITHMETIC, where=mask)
-
-
 @pytest.mark.slow_except("bfloat16")
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision_is_as_precise_as_plain_jnp(rngs, dtype):
@@ -93,11 +37,11 @@ def test_half_precision_is_as_precise_as_plain_jnp(rngs, dtype):
     options = NystromOptions(num_landmarks=M)
 
     def output(dtype, operations):
-        inputs = Inputs.create(*(x.astype(dtype) for x in tokens), masks_of_all_kinds(), None, None)
+        inputs = Inputs.create(*(x.astype(dtype) for x in tokens), MASK, None, None)
         return nystrom(inputs, options, operations).astype(jnp.float32)
 
     exact = output(jnp.float32, LOCAL)
-    real = masks_of_all_kinds()[..., None, None]
+    real = MASK[..., None, None]
     errors = [jnp.linalg.norm((output(dtype, own) - exact) * real) for own in (CUDNN, LOCAL)]
     assert errors[0] < 2 * errors[1]
 
