@@ -63,9 +63,7 @@ def read_tensors(paths: Sequence[Path]) -> dict[str, npt.NDArray[Any]]:
 
 def _read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Returns the tensors of a safetensors file in their stored dtypes; jax registers bfloat16."""
-    import safetensors
-    import safetensors.numpy
-
+    safetensors = _safetensors()
     try:
         return safetensors.numpy.load_file(path)
     except (safetensors.SafetensorError, AttributeError) as error:  # AttributeError: unknown dtype
@@ -116,13 +114,22 @@ def read_torch(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 def write_folder(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> None:
     """Writes config.json and model.safetensors; replaces old files only after both are complete."""
-    from safetensors.numpy import save
-
     content = {
-        WEIGHTS: save(dict(tensors), metadata={"format": "pt"}),
+        WEIGHTS: _safetensors().numpy.save(dict(tensors), metadata={"format": "pt"}),
         CONFIG: (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode(),
     }
     folder.mkdir(parents=True, exist_ok=True)
     write_files(
         {folder / name: partial(Path.write_bytes, data=data) for name, data in content.items()}
     )
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError:
+        raise ImportError(
+            "Checkpoints are safetensors files, and the package safetensors is not installed:"
+            ' pip install safetensors, or the extra "language".'
+        ) from None
+    return safetensors
