@@ -214,7 +214,7 @@ def make_model(
 ) -> Any:
     """Returns the model described by `source`, with `changes` to the config."""
     model = model_class or source.model
-    if model not in MODELS.values():
+    if model is None or model not in MODELS.values():
         raise ValueError(
             f"model_class must be one of {', '.join(MODELS)}, got {model_class!r}; the architecture in the"
             f" config.json of {source.where} is {source.architecture or None!r}."

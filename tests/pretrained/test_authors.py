@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from nystromformer_jax.backbone import Nystromformer
 from nystromformer_jax.models import (
     NystromformerForMaskedLM,
     NystromformerForPreTraining,
+    NystromformerForQuestionAnswering,
     NystromformerForSequenceClassification,
 )
 from nystromformer_jax.pretrained import from_pretrained
@@ -182,6 +184,22 @@ def test_converts_a_classifier(rngs, tmp_path):
     head = theirs.sen_classifer
     expected = array(head.classifer(torch.tanh(head.dense(theirs(*as_torch)[:, 0]))))
     assert_close(run(ours, variables, inputs, types), expected, OTHER_FRAMEWORK)
+
+
+def test_converts_a_head_for_questions(tmp_path):
+    """Of WikiHop's head with one output only the backbone is read."""
+    theirs, path = Bert(code=True), tmp_path / "model" / "cp-0099.model"
+    for outputs, kind, arguments in (
+        (2, NystromformerForQuestionAnswering, ()),
+        (1, Nystromformer, ("--model_class=Nystromformer",)),
+    ):
+        theirs.qahead = nn.Linear(DIM, outputs)
+        save(theirs, path, CODE, without=("sen_", "mlm.", "model.pooler"))
+        ours, variables = from_pretrained(convert(tmp_path, *arguments))
+        assert isinstance(ours, kind)
+        if outputs == 2:
+            kernel = variables["params"]["output"]["kernel"]
+            assert (kernel == array(theirs.qahead.weight).T).all()
 
 
 @pytest.mark.slow_except("True")
