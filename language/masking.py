@@ -18,23 +18,18 @@ from nystromformer_jax.typing import Array, Bool, Float, Int
 LONGEST_WORD = 10
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Vocabulary:
     """Properties of a tokenizer that masking needs."""
 
     mask_id: int
+    special_ids: tuple[int, ...]
     word_starts: npt.NDArray[np.bool_]  # [V], True for tokens that begin a word
-    # [V], False for special tokens. The others can be predicted, and are drawn as random replacements.
-    is_ordinary: npt.NDArray[np.bool_]
 
-    @classmethod
-    def create(
-        cls, *, mask_id: int, special_ids: tuple[int, ...], word_starts: npt.NDArray[np.bool_]
-    ) -> "Vocabulary":
-        """Returns a vocabulary in which all ids except `special_ids` are ordinary."""
-        is_ordinary = np.ones(len(word_starts), bool)
-        is_ordinary[list(special_ids)] = False
-        return cls(mask_id, word_starts, is_ordinary)
+    @property
+    def is_ordinary(self) -> npt.NDArray[np.bool_]:
+        """[V], False for special tokens. The others can be predicted, and are random replacements."""
+        return ~np.isin(np.arange(len(self.word_starts)), self.special_ids)
 
 
 @jax.tree_util.register_dataclass

@@ -33,7 +33,7 @@ EVALUATION_SEED = 0  # evaluation masks are the same at every step and in every 
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class Pretraining:
     """A validated config with the mesh."""
 
     config: Mapping[str, Any]  # plain sections, for `config.json`
@@ -44,7 +44,7 @@ class Run:
     mesh: Mesh
 
 
-def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
+def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Pretraining:
     """Validates a config and returns the run; nothing is prepared, written or compiled.
 
     `config` has sections of plain values. If `devices` is None, the mesh uses all devices.
@@ -68,14 +68,14 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     )
     fit_config = training.FitConfig.from_sections(sections)
     fit_config.check_batches(mesh)
-    run = Run(config, data, sections["objective"], init, fit_config, mesh)
+    run = Pretraining(config, data, sections["objective"], init, fit_config, mesh)
     # Validate the model; the size of an existing tokenizer is not known yet.
     model = NystromformerForPreTraining(_model_config(run, data.vocab_size))
     jax.eval_shape(_make_params(run, model))
     return run
 
 
-def open_tokenizer(run: Run) -> Tokenizer | None:
+def open_tokenizer(run: Pretraining) -> Tokenizer | None:
     """Opens the tokenizer of a run; returns None if the run trains a tokenizer.
 
     Raises:
@@ -90,13 +90,13 @@ def open_tokenizer(run: Run) -> Tokenizer | None:
     return tokenizer
 
 
-def is_partial(run: Run, corpus: Corpus) -> bool:
+def is_partial(run: Pretraining, corpus: Corpus) -> bool:
     """Returns True if a run uses only a part of the corpus or of the step budget."""
     fewer_pairs = len(corpus.splits["train"]) < corpus.statistics["train"].pairs
     return fewer_pairs or run.fit.train.total_steps < run.fit.train.budget_steps
 
 
-def train(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]:
+def train(run: Pretraining, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]:
     """Trains or resumes a run; exports the checkpoint with the lowest loss on the held-out documents.
 
     Returns:
@@ -140,12 +140,12 @@ def train(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]
     )
 
 
-def make_spec(run: Run, vocabulary: Vocabulary | None = None) -> training.TrainSpec:
+def make_spec(run: Pretraining, vocabulary: Vocabulary | None = None) -> training.TrainSpec:
     """Returns the `TrainSpec` of a run. To plan without data, omit `vocabulary` for a placeholder."""
     if vocabulary is None:
         size = _model_config(run, run.data.vocab_size).vocab_size
         starts = np.ones(size, bool)
-        vocabulary = Vocabulary.create(mask_id=0, special_ids=(0,), word_starts=starts)
+        vocabulary = Vocabulary(mask_id=0, special_ids=(0,), word_starts=starts)
     model = NystromformerForPreTraining(_model_config(run, len(vocabulary.word_starts)))
     number = jax.ShapeDtypeStruct((), jnp.int32)
     return training.TrainSpec(
@@ -218,7 +218,7 @@ def make_loss(
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     """Returns the `Vocabulary` of a tokenizer, which masking needs."""
-    return Vocabulary.create(
+    return Vocabulary(
         mask_id=tokenizer.mask_id,
         special_ids=tuple(tokenizer.special_ids),
         word_starts=tokenizer.word_starts(),
@@ -248,7 +248,9 @@ def baselines(corpus: Corpus) -> dict[str, float]:
     }
 
 
-def evaluate_checkpoint(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]:
+def evaluate_checkpoint(
+    run: Pretraining, corpus: Corpus, workdir: training.Workdir
+) -> dict[str, Any]:
     """Returns metrics of the best checkpoint of a finished run on held-out documents; writes nothing.
 
     Raises:
@@ -278,7 +280,7 @@ def describe_result(result: Mapping[str, Any]) -> str:
     )
 
 
-def _model_config(run: Run, vocab_size: int) -> NystromformerConfig:
+def _model_config(run: Pretraining, vocab_size: int) -> NystromformerConfig:
     return model_config(
         run.config,
         run.init,
@@ -288,7 +290,7 @@ def _model_config(run: Run, vocab_size: int) -> NystromformerConfig:
     )
 
 
-def _make_params(run: Run, model: NystromformerForPreTraining) -> Callable[[], Any]:
+def _make_params(run: Pretraining, model: NystromformerForPreTraining) -> Callable[[], Any]:
     """Returns a function that initializes the parameters with the seed of the run."""
     tokens = jnp.zeros((1, run.data.max_len), jnp.int32)
     seed = run.fit.train.seed

@@ -244,11 +244,13 @@ def _from_folder(folder: Path, lowercase: bool) -> Tokenizer:
 
 def bert_words(counts: Mapping[str, int], lowercase: bool) -> Counter[str]:
     """Splits strings as BERT's pre-tokenizer does; returns word counts from string counts."""
-    backend = _bert({"[UNK]": 0}, lowercase=lowercase)
+    from tokenizers import normalizers, pre_tokenizers
+
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    splitter = pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
     for raw, count in counts.items():
-        normalized = backend.normalizer.normalize_str(raw)
-        for word, _ in backend.pre_tokenizer.pre_tokenize_str(normalized):
+        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(raw)):
             if len(word) <= MAX_WORD_CHARACTERS:
                 words[word] += count
     return words
@@ -260,11 +262,28 @@ def train_tokenizer(counts: Mapping[str, int], vocab_size: int, lowercase: bool)
     `counts` is the result of `bert_words` with the same `lowercase`. `vocab_size` includes special tokens.
     With too few words the tokenizer has fewer tokens.
     """
+    import tokenizers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
     if not counts:
         raise ValueError("Training a tokenizer needs text, but the text is empty.")
     special = [names[0] for names in SPECIAL_TOKENS.values()]
-    vocabulary = wordpiece.learn(counts, vocab_size, special)
-    backend = _bert({token: i for i, token in enumerate(vocabulary)}, lowercase=lowercase)
+    vocabulary = {token: i for i, token in enumerate(wordpiece.learn(counts, vocab_size, special))}
+    model = models.WordPiece(
+        vocabulary, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS
+    )
+    backend = tokenizers.Tokenizer(model)
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(wordpiece.PREFIX)
+    backend.add_special_tokens(
+        [tokenizers.AddedToken(token, normalized=False) for token in special]
+    )
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )
     return Tokenizer.from_backend(backend, "that was trained")
 
 
@@ -307,24 +326,6 @@ def _check_vocabulary(path: Path) -> None:
         )
 
 
-def _bert(vocabulary: dict[str, int], **options: Any) -> Any:
-    """Returns BERT's WordPiece tokenizer; `options` are those of the normalizer."""
-    import tokenizers
-    from tokenizers import decoders, models, normalizers, pre_tokenizers
-
-    model = models.WordPiece(
-        vocabulary, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS
-    )
-    backend = tokenizers.Tokenizer(model)
-    backend.normalizer = normalizers.BertNormalizer(**options)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece(wordpiece.PREFIX)
-    _add_special_tokens(
-        backend, vocabulary, single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1"
-    )
-    return backend
-
-
 def _mark_special(backend: Any, is_special: Callable[[Mapping[str, Any]], bool]) -> Any:
     """Returns a copy of a backend, in which the added tokens with `is_special(token)` are special."""
     import tokenizers
@@ -333,29 +334,6 @@ def _mark_special(backend: Any, is_special: Callable[[Mapping[str, Any]], bool])
     for token in description["added_tokens"]:
         token["special"] = is_special(token)
     return tokenizers.Tokenizer.from_str(json.dumps(description))
-
-
-def _add_special_tokens(
-    backend: Any, vocabulary: Mapping[str, int], *, single: str, pair: str
-) -> None:
-    """Adds the special tokens of the vocabulary; `single` and `pair` are templates for one and two texts."""
-    import tokenizers
-    from tokenizers import processors
-
-    backend.add_special_tokens(
-        [  # as in RoBERTa, the mask replaces a word and the space before it
-            tokenizers.AddedToken(token, lstrip=token == "<mask>", normalized=False)
-            for token in itertools.chain.from_iterable(SPECIAL_TOKENS.values())
-            if token in vocabulary
-        ]
-    )
-    around = sorted(token for token in set(single.split()) if token != "$A")
-    if vocabulary.keys() >= set(around):
-        backend.post_processor = processors.TemplateProcessing(
-            single=single,
-            pair=pair,
-            special_tokens=[(token, vocabulary[token]) for token in around],
-        )
 
 
 def _word_mark(description: Mapping[str, Any], origin: str) -> str:

@@ -6,17 +6,34 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from lra import train
 from nystromformer_jax.pretrained.files import read_torch
-from nystromformer_jax.pretrained.names import AUTHORS_ATTENTION, encoder_modules, tensor_name
-from nystromformer_jax.pretrained.tensors import conv_kernel, mismatch_error
+from nystromformer_jax.pretrained.names import LAYER, tensor_name
+from nystromformer_jax.pretrained.tensors import mismatch_error, to_param
 
 # With the same weights, the authors' other attentions compute different outputs: Performer has another
 # kernel, linear attention is not normalized, Reformer's queries have no bias.
 ATTENTIONS = ("softmax", "nystrom", "linformer")
+# The authors' module names by Flax module, outside and inside a layer.
+MODULES = {
+    "token_embedding": "model.embeddings.word_embeddings",
+    "position_embedding": "model.embeddings.position_embeddings",
+    "encoder/final_norm": "model.norm",
+}
+IN_LAYER = {
+    "attention/query": "mha.W_q",
+    "attention/key": "mha.W_k",
+    "attention/value": "mha.W_v",
+    "attention/core": "mha.attn",
+    "attention/out": "mha.ff",
+    "attention_norm": "norm1",
+    "mlp_norm": "norm2",
+    "mlp/hidden": "mlpblock.0",
+    "mlp/output": "mlpblock.3",
+}
+HEAD = {"head_hidden": "seq_classifer.mlpblock.0", "head_output": "seq_classifer.mlpblock.2"}
 
 
 def load_authors_checkpoint(file: Path, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,63 +60,33 @@ def load_authors_checkpoint(file: Path, config: Mapping[str, Any]) -> dict[str, 
             f" their checkpoints can be read for {', '.join(ATTENTIONS)}."
         )
     tensors = {name.removeprefix("module."): x for name, x in read_torch(file).items()}
-    modules = _modules(tied="model.transformer.norm1.weight" in tensors)
+    tied = "model.transformer.norm1.weight" in tensors  # all layers share their weights
+    layer = "model.transformer." if tied else "model.transformer_{i}."
+    encoder = {**MODULES, **{LAYER + ours: layer + theirs for ours, theirs in IN_LAYER.items()}}
+    modules = HEAD | {f"sequence_encoder/{ours}": theirs for ours, theirs in encoder.items()}
     wanted = flatten_dict(jax.eval_shape(train.make_params(run)), sep="/")
     params: dict[str, Any] = {}
-    missing, misshapen = list[str](), list[str]()
-    unknown = set(tensors)
+    wrong, unknown = list[str](), set(tensors)
     for path, leaf in wanted.items():
         name = tensor_name(path, modules) or path
         name = name.replace("mha.attn.projection", "mha.attn.E")
         if name not in tensors:
-            missing.append(name)
+            wrong.append(f"{name} is missing")
             continue
         unknown.discard(name)
-        param = _to_param(path, tensors[name], leaf.shape)
+        param = to_param(path, tensors[name])
+        if path.endswith("position_embedding/embedding"):
+            param = param[: leaf.shape[0]]
+        if path.endswith("projection"):
+            param = param[..., : leaf.shape[-1]]
         params[path] = jnp.asarray(param)
         if param.shape != leaf.shape:
-            misshapen.append(f"{name} is {list(param.shape)} here, needs {list(leaf.shape)}")
-    if missing or misshapen or unknown:
+            wrong.append(f"{name} is {list(param.shape)} here, needs {list(leaf.shape)}")
+    if wrong or unknown:
         raise mismatch_error(
             f"The parameters in {file} do not match this config's {type(run.model).__name__}"
             f" with {run.attention} attention",
-            missing=missing,
-            misshapen=misshapen,
-            unknown=sorted(unknown),
+            wrong,
+            sorted(unknown),
         )
     return unflatten_dict(params, sep="/")
-
-
-def _modules(tied: bool) -> dict[str, str]:
-    """Returns the authors' module names by Flax module; `tied` if all layers share their weights."""
-    layers = encoder_modules(
-        "model.transformer." if tied else "model.transformer_{i}.",
-        {
-            **AUTHORS_ATTENTION,
-            "attention_norm": "norm1",
-            "mlp_norm": "norm2",
-            "mlp/hidden": "mlpblock.0",
-            "mlp/output": "mlpblock.3",
-        },
-    )
-    return {
-        "sequence_encoder/token_embedding": "model.embeddings.word_embeddings",
-        "sequence_encoder/position_embedding": "model.embeddings.position_embeddings",
-        **{f"sequence_encoder/{ours}": theirs for ours, theirs in layers.items()},
-        "sequence_encoder/encoder/final_norm": "model.norm",
-        "head_hidden": "seq_classifer.mlpblock.0",
-        "head_output": "seq_classifer.mlpblock.2",
-    }
-
-
-def _to_param(path: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Converts a tensor to the axes of a Flax parameter; truncates position embeddings to `shape`."""
-    if path.endswith("conv_kernel") and tensor.ndim == 4:
-        return conv_kernel(tensor)
-    if path.endswith("/kernel"):
-        return tensor.T  # PyTorch's [F, E] to Flax's [E, F]
-    if path.endswith("position_embedding/embedding"):
-        return tensor[: shape[0]]
-    if path.endswith("projection"):
-        return tensor[..., : shape[-1]]
-    return tensor

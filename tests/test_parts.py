@@ -86,7 +86,7 @@ def head_case(kind):
 
 def pretraining_case():
     starts = np.arange(VOCABULARY) % 3 > 0  # words of several tokens
-    vocabulary = Vocabulary.create(mask_id=4, special_ids=(0, 1, 2, 3, 4), word_starts=starts)
+    vocabulary = Vocabulary(mask_id=4, special_ids=(0, 1, 2, 3, 4), word_starts=starts)
     model = NystromformerForPreTraining(language_config())
     inputs = np.random.default_rng(3).integers(5, VOCABULARY, (ROWS, LENGTH), np.int32)
     params = model.init(jax.random.key(0), jnp.asarray(inputs), deterministic=True)["params"]

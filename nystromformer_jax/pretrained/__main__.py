@@ -6,22 +6,37 @@ python -m nystromformer_jax.pretrained convert SOURCE DEST --attention=nystrom -
 
 import argparse
 import functools
+import json
 import logging
 import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from nystromformer_jax.backbone import NystromformerConfig
 from nystromformer_jax.pretrained import files
+from nystromformer_jax.pretrained.authors import read_authors_source
 from nystromformer_jax.pretrained.config_json import Source, differences_upstream, read_source
-from nystromformer_jax.pretrained.convert import convert
-from nystromformer_jax.pretrained.folder import make_config
-from nystromformer_jax.pretrained.names import MODELS, find_model
-from nystromformer_jax.pretrained.tensors import param_shapes
-from nystromformer_jax.support.durable import DISK_FAILED
+from nystromformer_jax.pretrained.folder import make_config, make_model, save_pretrained
+from nystromformer_jax.pretrained.names import MODELS, ModelClass, Tensors, find_model
+from nystromformer_jax.pretrained.tensors import param_shapes, read_params
+from nystromformer_jax.support.durable import DISK_FAILED, read_json, write_files
 
 CHANGES = {"attention": str, "max_len": int, "num_landmarks": int, "conv_kernel_size": int}
+# Files of a tokenizer, and the keys of its maximum length.
+TOKENIZER_FILES: dict[str, tuple[str, ...]] = {
+    "tokenizer.json": ("max_length",),
+    "tokenizer_config.json": ("model_max_length", "max_len"),
+    "special_tokens_map.json": (),
+    "added_tokens.json": (),
+    "vocab.txt": (),
+    "vocab.json": (),
+    "merges.txt": (),
+    "spiece.model": (),
+    "sentencepiece.bpe.model": (),
+}
+TORCH_SUFFIXES = (".bin", ".cp", ".model", ".pt", ".pth")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,21 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("jax").setLevel(logging.WARNING)
     try:
         if args.command == "show":
-            print("\n".join(describe(args.folder)))
-            return 0
-        changes = {name: getattr(args, name) for name in CHANGES}
-        model, source = convert(
-            args.source,
-            args.dest,
-            model_class=find_model(args.model_class) if args.model_class else None,
-            **{name: value for name, value in changes.items() if value is not None},
-        )
-        if source.exact_by_equality and not args.attention:
-            print(f"Its attention is exact, as upstream: {_why_exact(source)}.")
-        print(f"{args.dest} contains a {type(model).__name__}; {_sizes(model.config)}.")
+            lines = describe(args.folder)
+        else:
+            model_class = find_model(args.model_class) if args.model_class else None
+            changes = {name: getattr(args, name) for name in CHANGES}
+            changes = {name: value for name, value in changes.items() if value is not None}
+            lines = convert(args.source, args.dest, model_class, changes)
     except (ValueError, OSError, ImportError) as error:
         print(f"nystromformer_jax.pretrained: {' '.join(str(error).split())}", file=sys.stderr)
         return 1 if isinstance(error, OSError) and error.errno in DISK_FAILED else 2
+    print("\n".join(lines))
     return 0
 
 
@@ -86,6 +96,81 @@ def describe(folder: Path) -> list[str]:
         lines += [f"in transformers: {difference}" for difference in differences]
     lines += [f"{path.name}: {path.stat().st_size / 2**20:,.1f} MiB" for path in weights]
     return lines
+
+
+def convert(
+    path: Path, dest: Path, model_class: ModelClass | None, changes: dict[str, Any]
+) -> list[str]:
+    """Converts a checkpoint and its tokenizer to the folder `dest`; returns lines about the model.
+
+    `path` is a folder that `from_pretrained` reads, or a pickled file of the authors' code or its folder,
+    with config.json in that folder or the one above. `dest` must be missing or empty. `model_class` and
+    `changes` are passed to `from_pretrained`. After an error nothing is written.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist: pass the file or folder of a checkpoint.")
+    if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
+        raise ValueError(f"{dest} exists and is not an empty folder: pass another destination.")
+    folder = path if path.is_dir() else path.parent
+    config = next((x for x in (folder, folder.parent) if (x / files.CONFIG).is_file()), None)
+    if config is None:
+        raise FileNotFoundError(
+            f"{path} needs the {files.CONFIG} of its model, in the same folder or the one above."
+        )
+
+    @functools.cache
+    def weights() -> Tensors:
+        one_file = [path] if path.is_file() else []
+        return files.read_tensors(one_file or files.weight_files(path) or [_only_pickle(path)])
+
+    raw = files.read_config_file(config)
+    if "model" in raw and not raw.keys() & {"model_type", "optimizer"}:
+        source, tensors = read_authors_source(raw, weights(), path, model_class)
+    else:
+        source, tensors = read_source(raw, path, weights), weights()
+    model = make_model(source, model_class, "none", changes)
+    params = read_params(model, source, tensors)
+    is_resized = model.config.max_len != source.fields["max_len"]
+    tokenizer = {
+        dest / name: functools.partial(
+            Path.write_bytes, data=_tokenizer_file(folder / name, model.config.max_len, is_resized)
+        )
+        for name in TOKENIZER_FILES
+        if (folder / name).is_file()
+    }
+    save_pretrained(dest, model, {"params": params})
+    write_files(tokenizer)
+    lines = [f"{dest} contains a {type(model).__name__}; {_sizes(model.config)}."]
+    if source.exact_by_equality and "attention" not in changes:
+        lines.insert(0, f"Its attention is exact, as upstream: {_why_exact(source)}.")
+    return lines
+
+
+def _only_pickle(folder: Path) -> Path:
+    """Returns the only file in a folder that PyTorch pickled; raises an error if there is none or several."""
+    paths = sorted(path for path in folder.glob("[!.]*") if path.suffix in TORCH_SUFFIXES)
+    paths = [path for path in paths if path.is_file() and path.name not in TOKENIZER_FILES]
+    if not paths:
+        raise FileNotFoundError(
+            f"{folder} contains no weights: neither {files.WEIGHTS} nor {files.TORCH_WEIGHTS} nor"
+            f" another file ending in {', '.join(TORCH_SUFFIXES)}."
+        )
+    if len(paths) > 1:
+        names = ", ".join(path.name for path in paths)
+        raise ValueError(f"{folder} contains several checkpoints ({names}): pass one of them.")
+    return paths[0]
+
+
+def _tokenizer_file(path: Path, max_len: int, is_resized: bool) -> bytes:
+    """Returns the content of a tokenizer file, with the maximum length `max_len` if it changes."""
+    keys = TOKENIZER_FILES[path.name] if is_resized else ()
+    if keys:
+        values = read_json(path)
+        holder = (values.get("truncation") or {}) if path.name == "tokenizer.json" else values
+        if lengths := {key: max_len for key in keys if key in holder}:
+            holder.update(lengths)
+            return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
+    return path.read_bytes()
 
 
 def _sizes(config: NystromformerConfig) -> str:

@@ -1,158 +1,164 @@
-"""Describes checkpoints of the authors' BERT code."""
+"""Reads checkpoints of the authors' BERT code: renames their tensors and config to Hugging Face's."""
 
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from nystromformer_jax.backbone import Nystromformer
-from nystromformer_jax.models import (
-    NystromformerForMaskedLM,
-    NystromformerForPreTraining,
-    NystromformerForQuestionAnswering,
-    NystromformerForSequenceClassification,
-)
-from nystromformer_jax.pretrained.config_json import Source, read_number
-from nystromformer_jax.pretrained.names import AUTHORS, Family, ModelClass, tensor_name
+from nystromformer_jax.models import NystromformerForSequenceClassification
+from nystromformer_jax.pretrained.config_json import SECTION, Source, position_offset, read_source
+from nystromformer_jax.pretrained.names import FAMILIES, Family, ModelClass, Tensors
 
-Tensors = dict[str, npt.NDArray[Any]]
+# The authors' names and Hugging Face's; `{i}` is the index of a layer. The last form of a layer is that of
+# all layers, which then share their parameters.
+# Source: mlpen/Nystromformer at 5689313, code/model.py with model_wrapper.py, and reorganized_code/BERT,
+# reorganized_code/RoBERT and reorganized_code/encoders/backbones.
+LAYERS = (
+    "model.transformer_{i}",
+    "model.backbone.backbone.encoders.{i}",
+    "model.backbone.backbone.encoder",
+)
+IN_LAYER = {
+    "mha.W_q": "attention.self.query",
+    "mha.W_k": "attention.self.key",
+    "mha.W_v": "attention.self.value",
+    "mha.attn": "attention.self",
+    "mha.ff": "attention.output.dense",
+    "norm1": "attention.output.LayerNorm",
+    "ff1": "intermediate.dense",
+    "ff.0": "intermediate.dense",
+    "ff2": "output.dense",
+    "ff.2": "output.dense",
+    "norm2": "output.LayerNorm",
+}
+OUTSIDE = {
+    "model.embeddings.word_embeddings": "embeddings.word_embeddings",
+    "model.embeddings.position_embeddings": "embeddings.position_embeddings",
+    "model.embeddings.token_type_embeddings": "embeddings.token_type_embeddings",
+    "model.embeddings.norm": "embeddings.LayerNorm",
+    "model.pooler": "pooler.dense",
+    "mlm.dense": "cls.predictions.transform.dense",
+    "mlm.norm": "cls.predictions.transform.LayerNorm",
+    "mlm.mlm_class": "cls.predictions.decoder",
+    "sen_class": "cls.seq_relationship",
+    "qahead": "qa_outputs",
+}
+CLASSIFIER = ("sen_classifer.dense", "sen_classifer.classifer")
+# A tensor of each head, and the name of the head.
+HEADS = {
+    "sen_classifer.dense.weight": "ForSequenceClassification",
+    "qahead.weight": "ForQuestionAnswering",
+    "sen_class.weight": "ForPreTraining",
+    "mlm.dense.weight": "ForMaskedLM",
+}
 
 
 def read_authors_source(
-    raw: Mapping[str, Any], tensors: Tensors, where: Path
+    raw: Mapping[str, Any], tensors: Tensors, where: Path, model_class: ModelClass | None
 ) -> tuple[Source, Tensors]:
     """Returns the description and the tensors of a checkpoint of the authors' BERT code.
 
-    `raw` is the authors' config.json; sizes are read from the tensors instead. Tensor names are returned
-    without the prefixes of wrappers.
+    `raw` is the authors' config.json; sizes are read from the tensors instead. The head `sen_class` was
+    trained on sentence order and then on GLUE: it has unused classes, and `model_class` chooses its use.
 
-    Source: mlpen/Nystromformer at 5689313, code/ and reorganized_code/.
     Differs: num_landmarks is the smaller of num_landmarks and seq_len, because nystrom-512/config.json
     has the two swapped.
     """
     tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
-    if any(name.startswith("seq_classifer.") for name in tensors):
-        raise ValueError(
-            f"{where} is a checkpoint of the authors' Long Range Arena code: read it with"
-            " lra.pretrained.load_authors_checkpoint, from a clone of this repository."
-        )
     config = raw.get("model")
-    words = tensors.get("model.embeddings.word_embeddings.weight")
-    positions = tensors.get("model.embeddings.position_embeddings.weight")
-    types = tensors.get("model.embeddings.token_type_embeddings.weight")
-    if not isinstance(config, dict) or words is None or positions is None or types is None:
+    layer = next((x for x in LAYERS if f"{x.format(i=0)}.mha.W_q.weight" in tensors), None)
+    tables = [f"model.embeddings.{x}_embeddings.weight" for x in ("word", "position", "token_type")]
+    if not isinstance(config, dict) or layer is None or not tensors.keys() >= set(tables):
         raise ValueError(
             f"{where} with the config.json next to it is not a checkpoint in Hugging Face's layout, and not"
-            " one of the authors' BERT code (code/ or reorganized_code/ of mlpen/Nystromformer)."
+            " one of the authors' BERT code (code/ or reorganized_code/ of mlpen/Nystromformer). Those of"
+            " their LRA code are read by lra.pretrained.load_authors_checkpoint, from a clone of this"
+            " repository."
         )
-    names = {
-        layout: f"model.{tensor_name('encoder/layer_0/attention/query/kernel', family.modules)}"
-        for layout, family in AUTHORS.items()
-    }
-    layout = next((layout for layout, name in names.items() if name in tensors), None)
-    if layout is None:
-        raise ValueError(f"The layer names in {where} match none of the authors' codes.")
-    attention_dim, dim = tensors[names[layout]].shape
-    if words.shape[1] != dim:
+
+    def number(key: str) -> int:
+        if not isinstance(config.get(key), int):
+            raise ValueError(f"{where} needs an integer {key} in its config.json.")
+        return int(config[key])
+
+    attention = config.get("attn_type", "softmax")  # vanila_transformer supports only softmax
+    if attention not in ("softmax", "nystrom"):
         raise ValueError(
-            f"{where} has embeddings of width {words.shape[1]} (embedding_dim) and layers of width"
-            f" {dim} (transformer_dim, or dim); they must be equal in this model."
+            f"{where} has attn_type {attention!r} in its config.json; only softmax and nystrom are supported."
         )
-    if attention_dim != dim:
-        raise ValueError(
-            f"{where} has num_head times head_dim = {attention_dim} and layers of width {dim}; they"
-            " must be equal in this model."
-        )
-    family, model, tensors = _head(AUTHORS[layout], tensors)
-    offset = len(positions) - read_number(config, "max_seq_len", where)
-    if offset not in (0, 2):
-        raise ValueError(
-            f"{where} must have max_seq_len = {config['max_seq_len']} positions, as in its config.json,"
-            f" or 2 more; it has {len(positions)}."
-        )
-    mlp_name = f"model.{tensor_name('encoder/layer_0/mlp/hidden/kernel', AUTHORS[layout].modules)}"
-    if mlp_name not in tensors:
-        raise ValueError(f"{where} has no tensor {mlp_name}, so it is incomplete.")
-    fields = {
+    model_type = "bert" if attention == "softmax" else "nystromformer"
+    head = next((head for name, head in HEADS.items() if name in tensors), "Model")
+    classifier = CLASSIFIER
+    if head == "ForPreTraining" and model_class is NystromformerForSequenceClassification:
+        head, classifier = "ForSequenceClassification", ("model.pooler", "sen_class")
+    words, positions, types = (tensors[name] for name in tables)
+    classes = tensors.get(f"{classifier[1]}.bias", tensors.get("sen_class.bias"))
+    max_len, count = number("max_seq_len"), number("num_layers")
+    renamed = _rename(tensors, layer, count, FAMILIES[model_type], head, classifier)
+    translated = {
+        "model_type": model_type,
+        "architectures": [FAMILIES[model_type].classes + head],
         "vocab_size": len(words),
-        "max_len": len(positions) - offset,
-        "embed_dim": words.shape[1],
-        "num_layers": read_number(config, "num_layers", where),
-        "num_heads": read_number(config, "num_head", where),
-        "mlp_dim": len(tensors[mlp_name]),
-        "num_types": len(types),
-        "activation": "gelu_tanh" if layout == "code" else "gelu",
-        "dropout_rate": read_number(config, "dropout_prob", where, float),
-        "attention_dropout_rate": read_number(config, "dropout_prob", where, float),
-        "classifier_activation": "tanh",
-        **_attention(config, where),
+        "hidden_size": words.shape[1],
+        "num_hidden_layers": count,
+        "num_attention_heads": number("num_head"),
+        "intermediate_size": len(renamed.get("encoder.layer.0.intermediate.dense.weight", ())),
+        "type_vocab_size": len(types),
+        "max_position_embeddings": max_len,
+        "hidden_act": "gelu_new" if layer == LAYERS[0] else "gelu",
+        "hidden_dropout_prob": config.get("dropout_prob"),
+        "attention_probs_dropout_prob": config.get("dropout_prob"),
+        "layer_norm_eps": 1e-5,
+        "num_labels": 2 if classes is None else len(classes),
     }
-    output = tensors.get("sen_classifer.classifer.bias", tensors.get("sen_class.bias"))
-    if output is not None:
-        fields["num_labels"] = len(output)
-    source = Source(
-        where=where,
+    if attention == "nystrom":
+        length = number("seq_len" if "seq_len" in config else "max_seq_len")
+        translated |= {
+            "num_landmarks": min(number("num_landmarks"), length),
+            "segment_means_seq_len": max(number("num_landmarks"), length),
+            "conv_kernel_size": config.get("conv_kernel_size", 0),
+            SECTION: {"classifier_activation": "tanh"},
+        }
+    if len(positions) - max_len in (0, 2):  # the first two rows are unused
+        unused = ((position_offset(translated), 0), (0, 0))
+        renamed["embeddings.position_embeddings.weight"] = np.pad(positions[-max_len:], unused)
+    source = read_source(translated, where, lambda: renamed)
+    source = dataclasses.replace(
+        source,
         kind="the authors' BERT",
-        family=family,
-        architecture=model.__name__ if model else "",
-        model=model,
-        fields=fields,
-        position_offset=offset,
-        conv_kernel_size=fields["conv_kernel_size"],
-        exact_by_equality=fields["attention"] == "softmax" and "num_landmarks" in fields,
+        fields={**source.fields, "metadata": {}},
+        exact_by_equality=attention == "nystrom" and source.fields["attention"] == "softmax",
     )
-    return source, tensors
+    return source, renamed
 
 
-def _head(family: Family, tensors: Tensors) -> tuple[Family, ModelClass | None, Tensors]:
-    """Returns family, class and tensors of the model, detected from the tensor names."""
-    if "sen_classifer.dense.weight" in tensors:
-        return family, NystromformerForSequenceClassification, tensors
-    if "qahead.weight" in tensors:
-        questions = len(tensors["qahead.weight"]) == 2  # 1 in WikiHop checkpoints
-        return family, NystromformerForQuestionAnswering if questions else None, tensors
-    if "sen_class.weight" in tensors:
-        # `sen_class` was trained on sentence order and then on GLUE; it has unused classes.
-        heads = {
-            **family.heads,
-            NystromformerForPreTraining: {
-                **family.heads[NystromformerForPreTraining],
-                "sentence_order": "sen_class.order",
-            },
-            NystromformerForSequenceClassification: {
-                "dense": "model.pooler",
-                "output": "sen_class",
-            },
-        }
-        first_two = {
-            f"sen_class.order.{leaf}": tensors[f"sen_class.{leaf}"][:2]
-            for leaf in ("weight", "bias")
-            if f"sen_class.{leaf}" in tensors
-        }
-        family = dataclasses.replace(family, heads=heads)
-        return family, NystromformerForPreTraining, {**tensors, **first_two}
-    if "mlm.dense.weight" in tensors:
-        return family, NystromformerForMaskedLM, tensors
-    return family, Nystromformer, tensors
-
-
-def _attention(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """Returns the fields of `NystromformerConfig` that describe the attention."""
-    name = config.get("attn_type", "softmax")  # vanila_transformer supports only softmax
-    if name == "softmax":
-        return {"attention": "softmax", "conv_kernel_size": 0}
-    if name != "nystrom":
-        raise ValueError(
-            f"{where} has attn_type {name!r} in its config.json; only softmax and nystrom are supported."
-        )
-    landmarks = read_number(config, "num_landmarks", where)
-    length = read_number(config, "seq_len" if "seq_len" in config else "max_seq_len", where)
-    return {
-        "attention": "softmax" if landmarks == length else "nystrom",
-        "num_landmarks": min(landmarks, length),
-        "conv_kernel_size": read_number(
-            {"conv_kernel_size": 0, **config}, "conv_kernel_size", where
-        ),
-    }
+def _rename(
+    tensors: Tensors,
+    layer: str,
+    num_layers: int,
+    family: Family,
+    head: str,
+    classifier: tuple[str, str],
+) -> dict[str, npt.NDArray[Any]]:
+    """Returns the tensors under Hugging Face's names, and unknown ones under their own."""
+    names = dict(OUTSIDE)
+    if head == "ForSequenceClassification":
+        del names["model.pooler"]  # BERT's pooler is the first layer of its classifier
+        modules = family.modules_of(NystromformerForSequenceClassification)
+        names |= zip(classifier, (modules["dense"], modules["output"]), strict=True)
+    pairs = list(names.items())
+    for i in range(num_layers):
+        start, new = layer.format(i=i), f"encoder.layer.{i}"
+        pairs += [(f"{start}.{theirs}", f"{new}.{name}") for theirs, name in IN_LAYER.items()]
+    known = tuple(f"{theirs}." for theirs, _ in pairs)
+    renamed = {name: tensor for name, tensor in tensors.items() if not name.startswith(known)}
+    for theirs, name in pairs:
+        for leaf in ("weight", "bias", "conv.weight"):
+            if f"{theirs}.{leaf}" in tensors:
+                tensor = tensors[f"{theirs}.{leaf}"]
+                is_order = name == "cls.seq_relationship"  # the first two classes are the order
+                renamed[f"{name}.{leaf}"] = tensor[:2] if is_order else tensor
+    return renamed

@@ -14,15 +14,14 @@ from jax.typing import DTypeLike
 from nystromformer_jax.backbone import NystromformerConfig
 from nystromformer_jax.pretrained import files
 from nystromformer_jax.pretrained.config_json import (
-    POSITION_OFFSET,
     SECTION,
     WEIGHTS_HASH,
     Source,
     UpstreamMismatchWarning,
     differences_upstream,
     fingerprint,
+    position_offset,
     read_source,
-    roberta_position_offset,
     write_config,
 )
 from nystromformer_jax.pretrained.names import FAMILIES, MODELS, ROBERTAS, TOKEN_HEADS, ModelClass
@@ -34,8 +33,6 @@ QUIRKS: Mapping[str, Mapping[str, Any]] = {
     "none": {},
     "hf": {"landmark_layout": "hf", "pinv_start": "batch_max", "mask_conv": False},
 }
-# Fields that `changes` cannot set. Exception: a smaller num_layers takes the first layers.
-FIXED_BY_WEIGHTS = {"vocab_size", "embed_dim", "num_heads", "mlp_dim", "num_types", "num_layers"}
 NEW_CONV_KERNEL_SIZE = 33  # used by the authors at 512 tokens
 
 
@@ -98,8 +95,7 @@ def from_pretrained(
     weights = functools.cache(lambda: files.read_weights(folder))
     source = read_source(files.read_config_file(folder), folder, weights)
     model = make_model(source, model_class, quirks, {**changes, "dtype": dtype})
-    other_labels = "num_labels" in changes
-    params = read_params(model, source, weights(), seed=seed, other_labels=other_labels)
+    params = read_params(model, source, weights(), seed=seed)
     _warn_of_exact_attention(source, changes)
     return model, {"params": params}
 
@@ -174,9 +170,7 @@ def save_pretrained(
     config: NystromformerConfig = model.config
     fields = write_config(type(model), config, more or {})
     layout = fields["model_type"]
-    offsets = {"nystromformer": POSITION_OFFSET, "bert": 0}
-    offset = offsets.get(layout, roberta_position_offset(fields))
-    tensors = write_tensors(model, variables["params"], layout, offset)
+    tensors = write_tensors(model, variables["params"], layout, position_offset(fields))
     if layout == "nystromformer":
         fields[SECTION][WEIGHTS_HASH] = fingerprint(tensors)
     files.write_folder(Path(folder), fields, tensors)
@@ -193,35 +187,25 @@ def make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> Nyst
     if quirks not in QUIRKS:
         raise ValueError(f"Unknown quirks {quirks!r}{nearest(quirks, QUIRKS)}")
     known = {field.name for field in dataclasses.fields(NystromformerConfig)}
-    for name in changes:
-        if name not in known:
-            raise ValueError(f"NystromformerConfig has no field {name!r}{nearest(name, known)}")
+    for name in changes.keys() - known:
+        raise ValueError(f"NystromformerConfig has no field {name!r}{nearest(name, known)}")
     fields = {**source.fields, **QUIRKS[quirks], **changes}
     # Nyström attention adds a new convolution to BERT, RoBERTa and the authors' softmax models.
     is_foreign = source.family is not FAMILIES["nystromformer"]
-    is_converted = (source.fields["attention"], fields["attention"]) == ("softmax", "nystrom")
-    width = source.conv_kernel_size
-    if is_foreign and is_converted and not width and "conv_kernel_size" not in changes:
+    if is_foreign and fields["attention"] == "nystrom" and "conv_kernel_size" not in changes:
         fields["conv_kernel_size"] = NEW_CONV_KERNEL_SIZE
-    if 0 < fields["conv_kernel_size"] < width:
+    width = fields["conv_kernel_size"]
+    if 0 < width < source.conv_width:
         raise ValueError(
-            f"conv_kernel_size={fields['conv_kernel_size']} would cut the kernels of"
-            f" {source.where}, which are {width} wide: pass {width} or more, or 0 for none."
+            f"conv_kernel_size={width} would cut the kernels of {source.where}, which are"
+            f" {source.conv_width} wide: pass {source.conv_width} or more, or 0 for none."
         )
     config = NystromformerConfig(**fields)
-    attentions = config.attention, source.fields["attention"]
-    if attentions == ("linformer", "linformer") and config.max_len != source.fields["max_len"]:
+    if config.num_heads != source.fields["num_heads"]:  # no tensor shows it
         raise ValueError(
-            f"max_len={config.max_len} was passed, but the Linformer projections in {source.where} have"
-            f" the length {source.fields['max_len']}: leave max_len out, or pass another attention."
+            f"num_heads={config.num_heads} was passed, but the weights in {source.where} have"
+            f" num_heads={source.fields['num_heads']}: leave num_heads out."
         )
-    for name in changes.keys() & FIXED_BY_WEIGHTS:
-        value, expected = getattr(config, name), source.fields[name]
-        if value != expected and not (name == "num_layers" and value < expected):
-            raise ValueError(
-                f"{name}={value} was passed, but the weights in {source.where} have"
-                f" {name}={expected}: leave {name} out."
-            )
     return config
 
 
@@ -229,40 +213,30 @@ def make_model(
     source: Source, model_class: ModelClass | None, quirks: str, changes: Mapping[str, Any]
 ) -> Any:
     """Returns the model described by `source`, with `changes` to the config."""
-    if model_class is not None and model_class not in MODELS.values():
+    model = model_class or source.model
+    if model is None or model not in MODELS.values():
         raise ValueError(
-            f"model_class must be one of the classes {', '.join(MODELS)}, got {model_class!r}."
+            f"model_class must be one of {', '.join(MODELS)}, got {model_class!r}; the architecture in the"
+            f" config.json of {source.where} is {source.architecture or None!r}."
         )
-    model_class = model_class or _default_model(source)
     activation = source.fields["activation"]
-    if source.kind in ROBERTAS and model_class in TOKEN_HEADS and activation != "gelu":
+    if source.kind in ROBERTAS and model in TOKEN_HEADS and activation != "gelu":
         raise ValueError(
             f"{source.where} has hidden_act = {activation!r} in its config.json, but RoBERTa's head for"
             ' masked tokens always has "gelu": pass another model_class or checkpoint.'
         )
-    return model_class(make_config(source, quirks, changes))
+    return model(make_config(source, quirks, changes))
 
 
 def _warn_of_exact_attention(source: Source, changes: Mapping[str, Any]) -> None:
     """Warns if attention is exact only because num_landmarks equals segment_means_seq_len."""
-    if not source.exact_by_equality or "attention" in changes:
-        return
-    landmarks = source.fields["num_landmarks"]
-    warnings.warn(
-        f"{source.where} has num_landmarks = segment_means_seq_len = {landmarks}; where the two are"
-        " equal, Hugging Face's Nyströmformer runs exact attention, in O(n²), and so does this"
-        ' model. Pass attention="nystrom" for landmarks, or attention="softmax" to silence this'
-        " warning.",
-        ExactAttentionWarning,
-        stacklevel=3,
-    )
-
-
-def _default_model(source: Source) -> ModelClass:
-    if source.model is None:
-        raise ValueError(
-            f"The architecture in the config.json of {source.where} must be one of this package's"
-            f" models, got {source.architecture or None!r}: pass model_class, one of"
-            f" {', '.join(MODELS)}."
+    if source.exact_by_equality and "attention" not in changes:
+        landmarks = source.fields["num_landmarks"]
+        warnings.warn(
+            f"{source.where} has num_landmarks = segment_means_seq_len = {landmarks}; where the two are"
+            " equal, Hugging Face's Nyströmformer runs exact attention, in O(n²), and so does this"
+            ' model. Pass attention="nystrom" for landmarks, or attention="softmax" to silence this'
+            " warning.",
+            ExactAttentionWarning,
+            stacklevel=3,
         )
-    return source.model

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from nystromformer_jax.backbone import NystromformerConfig
-from nystromformer_jax.support.values import check_size
 
 PER_TOKEN = ("embeddings/word/embedding", "mlm/bias", "mlm/decoder")  # ends of paths
 
@@ -29,15 +28,14 @@ def resize_token_embeddings(
     Raises:
       ValueError: `vocab_size` is not positive, or the parameters do not match the model.
     """
-    check_size("vocab_size", vocab_size)
-    config: NystromformerConfig = model.config
+    config: NystromformerConfig = dataclasses.replace(model.config, vocab_size=vocab_size)
     params = flatten_dict(variables["params"], sep="/")
     for path, table in params.items():
         if not path.endswith(PER_TOKEN):
             continue
-        if len(table) != config.vocab_size:
+        if len(table) != model.config.vocab_size:
             raise ValueError(
-                f"{path} needs {config.vocab_size} rows, the vocab_size of the model, got"
+                f"{path} needs {model.config.vocab_size} rows, the vocab_size of the model, got"
                 f" {len(table)}: pass the model and variables of one checkpoint."
             )
         new_shape = (max(0, vocab_size - len(table)), *table.shape[1:])
@@ -45,5 +43,4 @@ def resize_token_embeddings(
         value = 0 if is_tied_bias else table.mean(axis=0)
         new = jnp.broadcast_to(value, new_shape).astype(table.dtype)
         params[path] = jnp.concatenate([table[:vocab_size], new])
-    resized = model.clone(config=dataclasses.replace(config, vocab_size=vocab_size))
-    return resized, {**variables, "params": unflatten_dict(params, sep="/")}
+    return model.clone(config=config), {**variables, "params": unflatten_dict(params, sep="/")}

@@ -129,7 +129,7 @@ def test_error_says_that_a_folder_is_a_runs(tmp_path):
     run.mkdir()
     sections = {name: {} for name in ("data", "model", "optimizer", "train")}
     (run / "config.json").write_text(json.dumps(sections))
-    with pytest.raises(ValueError, match=r"is the folder of a run.*Only finished runs"):
+    with pytest.raises(ValueError, match=r"is the folder of a run.*finished runs"):
         from_pretrained(run)
     checkpoint(run / "model")
     for read in (from_pretrained, prepared):

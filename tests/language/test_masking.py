@@ -20,7 +20,7 @@ def vocabulary():
     """Every third token continues the word before it."""
     starts = np.arange(SIZE) % 3 != 1
     starts[list(SPECIAL)] = True
-    return Vocabulary.create(mask_id=MASK, special_ids=SPECIAL, word_starts=starts)
+    return Vocabulary(mask_id=MASK, special_ids=SPECIAL, word_starts=starts)
 
 
 @pytest.fixture(scope="module")

@@ -88,21 +88,18 @@ def test_bert_vocabulary_has_the_configured_normalizer(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "sentence"),
+    ("config", "word"),
     [
-        ("[]", "must contain a JSON object, not a list"),
-        ('{"do_lower_case": false,', "cannot be read as JSON"),
-        ('{"do_lower_case": "false"}', "do_lower_case must be true or false, got 'false'"),
-        (
-            '{"tokenize_chinese_chars": null}',
-            "tokenize_chinese_chars must be true or false, got None",
-        ),
+        ("[]", "JSON object"),
+        ('{"do_lower_case": false,', "JSON"),
+        ('{"do_lower_case": "false"}', "do_lower_case"),
+        ('{"tokenize_chinese_chars": null}', "tokenize_chinese_chars"),
     ],
 )
-def test_invalid_options_of_a_bert_vocabulary_are_an_error(tmp_path, config, sentence):
+def test_invalid_options_of_a_bert_vocabulary_are_an_error(tmp_path, config, word):
     write_bert(tmp_path)
     texts.write(tmp_path / "tokenizer_config.json", config)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=word):
         load_tokenizer(tmp_path)
 
 
@@ -292,23 +289,7 @@ SENTENCES = [
     "[unused] tokens <e1> <e2>rome<e2>",
     "",
 ]
-PIECES = [
-    "rome",
-    "Rome",
-    "is",
-    "a",
-    "city",
-    "e",
-    "é",
-    "É",
-    "in",
-    "##n",
-    "中",
-    "文",
-    "中文",
-    "und",
-    ".",
-]
+PIECES = ["rome", "Rome", "is", "a", "city", "é", "É", "in", "##n", "中", "文", "中文", "und", "."]
 MORE = ["<e1>", "<e2>", "</e1>"]
 
 
@@ -351,21 +332,22 @@ SETTINGS = {
 }
 
 
+def assert_encodes_as_transformers(folder, sentences=SENTENCES):
+    """Returns their tokenizer and ours."""
+    from transformers import AutoTokenizer
+
+    theirs, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(folder)
+    for text in sentences:
+        assert ours.encode([text]) == [theirs.encode(text, add_special_tokens=False)]
+    return theirs, ours
+
+
 @pytest.mark.parametrize("kind", ["tokenizer.json", "vocab.txt", "without post-processor"])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_settings_are_those_of_transformers(tmp_path, kind, setting):
-    from transformers import AutoTokenizer
-
-    folder = published(tmp_path, kind, **SETTINGS[setting])
-    theirs = AutoTokenizer.from_pretrained(folder)
-    ours = load_tokenizer(folder)
-    for text in SENTENCES:
-        assert ours.encode([text]) == [theirs.encode(text, add_special_tokens=False)]
+    theirs, ours = assert_encodes_as_transformers(published(tmp_path, kind, **SETTINGS[setting]))
     ours.save(tmp_path / "saved")
-    again, saved = (
-        load_tokenizer(tmp_path / "saved"),
-        AutoTokenizer.from_pretrained(tmp_path / "saved"),
-    )
+    saved, again = assert_encodes_as_transformers(tmp_path / "saved")
     assert again.encode(SENTENCES) == ours.encode(SENTENCES)
     assert (again.truncation_side, again.has_types) == (ours.truncation_side, ours.has_types)
     assert saved(SENTENCES) == theirs(SENTENCES)
@@ -373,22 +355,14 @@ def test_settings_are_those_of_transformers(tmp_path, kind, setting):
 
 @pytest.mark.parametrize("add_prefix_space", [False, True])
 def test_the_space_before_the_first_word_is_that_of_transformers(tmp_path, add_prefix_space):
-    from transformers import AutoTokenizer
-
     folder = published(tmp_path, "vocab.json", add_prefix_space=add_prefix_space)
-    theirs, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(folder)
-    for text in ("the the", " the", "the"):
-        assert ours.encode([text]) == [theirs.encode(text, add_special_tokens=False)]
+    assert_encodes_as_transformers(folder, ["the the", " the", "the"])
 
 
 def test_added_tokens_json_beside_a_vocabulary(tmp_path):
-    from transformers import AutoTokenizer
-
     folder = published(tmp_path, "vocab.txt")
     texts.write(folder / "added_tokens.json", json.dumps({"<e1>": 40, "<e2>": 41}))
-    theirs, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(folder)
-    for text in SENTENCES:
-        assert ours.encode([text]) == [theirs.encode(text, add_special_tokens=False)]
+    assert_encodes_as_transformers(folder)
 
 
 # --- Faults
@@ -432,12 +406,11 @@ def test_a_model_of_ours_with_the_vocabulary_of_bert_has_its_tokenizer(tmp_path)
 
 
 def test_rejects_a_missing_tokenizer(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"/x does not exist: set data\.tokenizer to tok"):
-        load_tokenizer(tmp_path / "x")
-    with pytest.raises(FileNotFoundError, match=r"contains no tokenizer: it needs tokenizer\.json"):
-        load_tokenizer(tmp_path)
+    for path, word in ((tmp_path / "x", "/x does not exist"), (tmp_path, "contains no tokenizer")):
+        with pytest.raises(FileNotFoundError, match=word):
+            load_tokenizer(path)
     texts.write(tmp_path / "vocab.json", "{}")
-    with pytest.raises(FileNotFoundError, match=r"needs both merges\.txt and vocab\.json of"):
+    with pytest.raises(FileNotFoundError, match="merges"):
         load_tokenizer(tmp_path)
 
 
@@ -449,6 +422,7 @@ def test_rejects_a_missing_tokenizer(tmp_path):
         ("tokenizer.json", b"[]"),
         ("tokenizer.json", b'{"model": {"type": "none"}}'),
         ("vocab.txt", b"One text\nand another\n"),
+        ("vocab.txt", b"[PAD]\n[UNK]\n[CLS]\na\n"),
         ("vocab.txt", b"[PAD]\n<unk>\n[CLS]\n[SEP]\n[MASK]\n"),
         ("vocab.txt", b"[UNK]\n\xff\n"),
         ("vocab.txt", b"[PAD]\r[UNK]\r[CLS]\r[SEP]\r[MASK]\rthe\r"),
@@ -463,29 +437,22 @@ def test_rejects_files_that_are_not_tokenizers(tmp_path, name, content):
     assert "\n" not in str(caught.value)
 
 
-def test_error_names_missing_special_tokens(tmp_path):
-    texts.write(tmp_path / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\na\n")
-    with pytest.raises(ValueError, match=r"no token \[SEP\], \[MASK\]"):
-        load_tokenizer(tmp_path / "vocab.txt")
-    backend = tokenizers.Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1, "[CLS]": 2}, "[UNK]"))
-    backend.save(str(tmp_path / "plain.json"))
-    with pytest.raises(
-        ValueError, match=r"no token \[SEP\] or </s> and \[MASK\] or <mask>: use the"
-    ):
-        load_tokenizer(tmp_path / "plain.json")
-
-
-def test_rejects_a_tokenizer_without_word_marks(tmp_path):
-    vocabulary = {token: i for i, token in enumerate(BERT)}
-    backend = tokenizers.Tokenizer(models.BPE(vocabulary, []))
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (models.WordLevel({"[PAD]": 0, "[UNK]": 1, "[CLS]": 2}, "[UNK]"), r"\[SEP\] or </s>"),
+        (models.BPE({token: i for i, token in enumerate(BERT)}, []), "where words begin"),
+    ],
+)
+def test_rejects_a_tokenizer_of_another_kind_of_model(tmp_path, model, words):
+    backend = tokenizers.Tokenizer(model)
     backend.post_processor = processors.TemplateProcessing()
     backend.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(ValueError, match="does not mark where words begin"):
+    with pytest.raises(ValueError, match=words):
         load_tokenizer(tmp_path)
 
 
 def test_rejects_a_small_vocabulary_and_empty_text():
-    with pytest.raises(ValueError, match=r"of 20 tokens is too small .* Raise data\.vocab_size"):
-        texts.trained_tokenizer(texts.documents(97), 20)
-    with pytest.raises(ValueError, match="Training a tokenizer needs text"):
-        texts.trained_tokenizer([" \n"], 20)
+    for documents, size, word in ((texts.documents(97), 20, "vocab_size"), ([" \n"], 20, "empty")):
+        with pytest.raises(ValueError, match=word):
+            texts.trained_tokenizer(documents, size)

@@ -14,6 +14,7 @@ WIDTH, LANDMARKS, LABELS = 5, 3, 4
 
 CONFIGS = {
     "nystromformer": {
+        "architectures": "Nystromformer",
         "hidden_act": "gelu_new",
         "layer_norm_eps": 1e-5,
         "num_landmarks": LANDMARKS,
@@ -24,25 +25,25 @@ CONFIGS = {
         "pad_token_id": 1,
     },
     "bert": {
+        "architectures": "Bert",
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-12,
         "max_position_embeddings": POSITIONS,
         "pad_token_id": 0,
     },
     "roberta": {
+        "architectures": "Roberta",
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-5,
         "max_position_embeddings": POSITIONS + 2,
         "pad_token_id": 1,
     },
 }
-PREFIXES = {"nystromformer": "Nystromformer", "bert": "Bert", "roberta": "Roberta"}
 
 
 def config_of(kind, head, **changes):
     return {
         "model_type": kind,
-        "architectures": [f"{PREFIXES[kind]}{head}"],
         "vocab_size": VOCAB,
         "hidden_size": EMBED,
         "num_hidden_layers": LAYERS,
@@ -53,8 +54,17 @@ def config_of(kind, head, **changes):
         "attention_probs_dropout_prob": 0.1,
         "id2label": {str(i): f"label {i}" for i in range(LABELS)},
         **CONFIGS[kind],
+        "architectures": [CONFIGS[kind]["architectures"] + head],
         **changes,
     }
+
+
+def dense(name, features, inputs):
+    return {f"{name}.weight": (features, inputs), f"{name}.bias": (features,)}
+
+
+def layer_norm(name):
+    return {f"{name}.weight": (EMBED,), f"{name}.bias": (EMBED,)}
 
 
 def backbone_shapes(kind):
@@ -66,8 +76,7 @@ def backbone_shapes(kind):
         "embeddings.token_type_embeddings.weight": (TYPES, EMBED),
         **layer_norm("embeddings.LayerNorm"),
     }
-    for i in range(LAYERS):
-        layer = f"encoder.layer.{i}."
+    for layer in (f"encoder.layer.{i}." for i in range(LAYERS)):
         for name in ("query", "key", "value"):
             shapes |= dense(f"{layer}attention.self.{name}", EMBED, EMBED)
         if kind == "nystromformer":
@@ -80,44 +89,22 @@ def backbone_shapes(kind):
     return shapes
 
 
-def dense(name, features, inputs):
-    return {f"{name}.weight": (features, inputs), f"{name}.bias": (features,)}
-
-
-def layer_norm(name):
-    return {f"{name}.weight": (EMBED,), f"{name}.bias": (EMBED,)}
-
-
 def head_shapes(kind, head):
-    if head == "ForMaskedLM" and kind == "roberta":
-        return {
-            **dense("lm_head.dense", EMBED, EMBED),
-            **layer_norm("lm_head.layer_norm"),
-            "lm_head.bias": (VOCAB,),
-        }
-    tokens = {
-        **dense("cls.predictions.transform.dense", EMBED, EMBED),
-        **layer_norm("cls.predictions.transform.LayerNorm"),
-        "cls.predictions.bias": (VOCAB,),
-    }
-    two_layers = {
-        **dense("classifier.dense", EMBED, EMBED),
-        **dense("classifier.out_proj", LABELS, EMBED),
-    }
     pooler = dense("bert.pooler.dense", EMBED, EMBED)
+    start = "lm_head" if kind == "roberta" else "cls.predictions.transform"
+    norm = "layer_norm" if kind == "roberta" else "LayerNorm"
+    bias = "lm_head.bias" if kind == "roberta" else "cls.predictions.bias"
+    tokens = dense(f"{start}.dense", EMBED, EMBED) | layer_norm(f"{start}.{norm}")
+    tokens[bias] = (VOCAB,)
+    if head == "ForSequenceClassification" and kind != "bert":
+        return dense("classifier.dense", EMBED, EMBED) | dense("classifier.out_proj", LABELS, EMBED)
     return {
         "Model": {},
         "ForMaskedLM": tokens,
-        "ForPreTraining": {**tokens, **pooler, **dense("cls.seq_relationship", 2, EMBED)},
-        "ForSequenceClassification": {**pooler, **dense("classifier", LABELS, EMBED)}
-        if kind == "bert"
-        else two_layers,
+        "ForPreTraining": tokens | pooler | dense("cls.seq_relationship", 2, EMBED),
+        "ForSequenceClassification": pooler | dense("classifier", LABELS, EMBED),
         "ForTokenClassification": dense("classifier", LABELS, EMBED),
         "ForQuestionAnswering": dense("qa_outputs", 2, EMBED),
-        "ForMultipleChoice": {
-            **dense("pre_classifier", EMBED, EMBED),
-            **dense("classifier", 1, EMBED),
-        },
     }[head]
 
 

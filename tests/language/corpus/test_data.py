@@ -350,39 +350,34 @@ def left_behind():
     return [name for name in data_folders() if name.startswith("corpus")]
 
 
-@pytest.mark.parametrize("form", ["text", "empty", "spaces"])
-def test_rejects_a_corpus_without_text(tmp_path, form):
-    path = texts.write(tmp_path / "x.txt", {"text": "", "empty": "\n\n", "spaces": " \n\t\n"}[form])
+@pytest.mark.parametrize("text", ["", "\n\n", " \n\t\n"])
+def test_rejects_a_corpus_without_text(tmp_path, text):
+    path = texts.write(tmp_path / "x.txt", text)
     for tokenizer in ("", str(write_vocabulary(tmp_path / "t"))):
-        with failing(r"x\.txt contains no text: set --config\.data\.dir to a file"):
+        with failing("contains no text"):
             load(path, tokenizer=tokenizer)
     assert data_folders() == []
 
 
 def test_rejects_documents_of_one_sentence(tmp_path):
     lines = [sentence for doc in DOCS for sentence in sentences.split(doc)]
-    path = texts.write(tmp_path / "x.txt", "\n".join(lines))
-    with failing(
-        rf"each of its {len(lines):,} documents has only one sentence.*separated by line: set data\.documents"
-    ):
-        load(path)
+    with failing(rf"{len(lines):,} documents has only one .*by line: set data\.documents"):
+        load(texts.write(tmp_path / "x.txt", "\n".join(lines)))
     assert left_behind() == []
 
 
 def test_rejects_a_split_without_pairs(path):
-    with failing(
-        r"no pairs for the split valid, which has 0 of 211 documents: raise data\.held_out"
-    ):
+    with failing(r"split valid, which has 0 of 211 documents: raise data\.held_out"):
         load(path, held_out=1e-9)
-    with failing(r"leaves no text for training: data\.held_out=0\.99.* its 211 documents\. Lower"):
+    with failing(r"data\.held_out=0\.99.* its 211 documents\. Lower"):
         load(path, held_out=0.9999999)
-    with failing(r"no pairs for the split train, .*: lower data\.held_out, which is 0\.99"):
+    with failing(r"split train, .*: lower data\.held_out, which is 0\.99"):
         load(path, held_out=0.9999999, tokenizer=str(write_vocabulary(path.parent)))
     assert left_behind() == []
 
 
 def test_rejects_a_vocabulary_that_is_too_small(path):
-    with failing(r"vocabulary of 20 tokens is too small .* Raise data\.vocab_size"):
+    with failing("vocab_size"):
         load(path, vocab_size=20)
     assert data_folders() == []
 
@@ -400,7 +395,7 @@ def test_invalid_text_is_an_error_in_any_process_and_leaves_no_files(path, worke
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_rejects_an_unreadable_file(path):
     path.chmod(0)
-    with failing(r"all\.txt cannot be read \(Permission denied\)", OSError):
+    with failing("Permission denied", OSError):
         load(path)
 
 
@@ -413,21 +408,21 @@ def test_detects_a_changed_file(path):
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("name", "value"),
     [
-        ({"max_len": 4}, r"data\.max_len: needs 5 tokens or more, .* got 4\."),
-        ({"short_rate": 1.5}, r"data\.short_rate: needs a share from 0 to 1, got 1\.5"),
-        ({"held_out": 0}, r"data\.held_out: needs a share between 0 and 1"),
-        ({"held_out": 1}, r"data\.held_out"),
-        ({"held_out": float("nan")}, r"data\.held_out"),
-        ({"vocab_size": 0}, r"data\.vocab_size: needs 1 to 1,000,000 tokens, got 0"),
-        ({"examples": -1}, r"data\.examples: needs 0 for all, or a positive number, got -1"),
-        ({"workers": -2}, r"data\.workers: .* got -2"),
+        ("max_len", 4),
+        ("short_rate", 1.5),
+        ("held_out", 0),
+        ("held_out", 1),
+        ("held_out", float("nan")),
+        ("vocab_size", 0),
+        ("examples", -1),
+        ("workers", -2),
     ],
 )
-def test_rejects_invalid_configs(change, sentence):
-    with failing(sentence):
-        dataclasses.replace(CorpusConfig(dir="x"), **change)
+def test_rejects_invalid_configs(name, value):
+    with failing(rf"data\.{name}: .* got {value}"):
+        CorpusConfig(dir="x", **{name: value})
 
 
 def test_config_is_read_from_plain_values():

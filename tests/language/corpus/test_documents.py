@@ -229,29 +229,31 @@ def test_error_names_a_document_that_is_too_long(tmp_path, monkeypatch):
     assert len(read(path, documents="line")) == 60_001
 
 
-def test_rejects_a_missing_corpus(tmp_path):
-    with pytest.raises(ValueError, match=r"corpus is needed: set --config\.data\.dir"):
-        open_source("")
-    with pytest.raises(
-        FileNotFoundError,
-        match=r"The corpus .*/x does not exist: set --config\.data\.dir to a text",
-    ):
-        open_source(str(tmp_path / "x"))
-    with pytest.raises(FileNotFoundError, match="contains no text file"):
-        open_source(str(tmp_path))
-    texts.write(tmp_path / "a.txt", "Text.")
-    with pytest.raises(FileNotFoundError, match=r"contains no JSON lines \(\.jsonl or \.json\)"):
-        open_source(str(tmp_path), "jsonl")
-    with pytest.raises(FileNotFoundError, match=r"Pretraining needs .* by tensorflow-datasets"):
-        open_source(str(tmp_path), "tfds")
+@pytest.mark.parametrize(
+    ("file", "source", "error", "words"),
+    [
+        ("", "auto", ValueError, "corpus is needed"),
+        ("x/none", "auto", FileNotFoundError, "/none does not exist"),
+        ("x/empty", "auto", FileNotFoundError, "no text file"),
+        ("x/a.txt", "jsonl", ValueError, r"a\.txt needs a JSON object"),
+        ("x/text", "jsonl", FileNotFoundError, "no JSON lines"),
+        ("x/text", "tfds", FileNotFoundError, "tensorflow-datasets"),
+        ("x", "auto", ValueError, r"both .* set data\.source"),
+    ],
+)
+def test_rejects_a_corpus_without_documents_of_its_format(
+    tmp_path, monkeypatch, file, source, error, words
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x/empty").mkdir(parents=True)
+    for name in ("a.txt", "text/a.txt", "b.jsonl"):
+        texts.write(tmp_path / "x" / name, "Text.")
+    with pytest.raises(error, match=words):
+        read(file, source)
 
 
-def test_rejects_mixed_formats(tmp_path):
-    texts.write(tmp_path / "a.txt", "Text.")
-    texts.write(tmp_path / "b.jsonl", '{"text": "Json."}')
-    with pytest.raises(
-        ValueError, match=r"contains both JSON lines and other files: set data\.source"
-    ):
-        open_source(str(tmp_path))
-    with pytest.raises(ValueError, match="documents=file: every entry of JSON lines is a document"):
-        open_source(str(tmp_path), "jsonl", "file")
+@pytest.mark.parametrize("separator", ["file", "heading"])
+def test_every_json_line_is_a_document(tmp_path, separator):
+    path = texts.write(tmp_path / "b.jsonl", '{"text": "Json."}')
+    with pytest.raises(ValueError, match=rf"data\.documents={separator}"):
+        open_source(str(path), "auto", separator)

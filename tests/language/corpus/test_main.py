@@ -4,7 +4,6 @@ import pathlib
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from dataprep import cache
@@ -66,38 +65,22 @@ def test_every_flag_reaches_the_corpus(path, capsys, monkeypatch):
     assert "Training pair" not in capsys.readouterr().out
 
 
-def test_rejects_changed_data(path, capsys):
-    main([path, *SMALL])
-    [folder] = (cache.cache_dir() / "data").glob("corpus-????????????")
-    lengths = np.load(folder / "train_first_lens.npy")
-    np.save(folder / "train_first_lens.npy", lengths + 1)
-    assert main([path, *SMALL]) == 2
-    assert "train_first_lens.npy was modified" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "words"),
     [
-        (["nowhere"], "The corpus nowhere does not exist: set DIR to a text file"),
-        ([""], "A corpus is needed: set DIR to a text file"),
-        (["PATH", "--max_len=4"], "--max_len: needs 5 tokens or more"),
-        (
-            ["PATH", "--held_out=1e-9"],
-            "/data.seed/heading/all.txt yields no pairs for the split valid",
-        ),
-        (["PATH", "--held_out=1e-9"], "raise --held_out, which is 1e-09"),
-        (
-            ["PATH", "--tokenizer=nowhere"],
-            "The tokenizer nowhere does not exist: set --tokenizer to tokenizer.json",
-        ),
-        (["PATH", "--documents=line", "--vocab_size=9"], "is too small for this text"),
+        (["nowhere"], "set DIR"),
+        ([""], "set DIR"),
+        (["PATH", "--max_len=4"], "--max_len"),
+        (["PATH", "--held_out=1e-9"], "raise --held_out"),
+        (["PATH", "--tokenizer=nowhere"], "set --tokenizer"),
+        (["PATH", "--documents=line", "--vocab_size=9"], "--vocab_size"),
     ],
 )
-def test_errors_name_the_flags_of_the_command(path, arguments, sentence, capsys):
+def test_errors_name_the_flags_of_the_command(path, arguments, words, capsys):
     given = [argument.replace("PATH", path) for argument in arguments]
     assert main([given[0], *SMALL, *given[1:]]) == 2
     error = capsys.readouterr().err
-    assert sentence in error
+    assert words in error
     assert error.splitlines()[-1].startswith("language.corpus: ")
 
 
