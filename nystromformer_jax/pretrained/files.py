@@ -48,7 +48,10 @@ def weight_files(folder: Path) -> list[Path]:
         shards = read_json(index).get("weight_map")
         if not isinstance(shards, dict) or not shards:
             raise ValueError(f"{index} needs a weight_map, which gives the file of each tensor.")
-        return [folder / shard for shard in sorted(set(shards.values()))]
+        names = sorted(map(str, set(shards.values())))
+        if outside := [name for name in names if Path(name).name != name]:
+            raise ValueError(f"{index} lists {outside[0]!r}; it must be in the same folder.")
+        return [folder / name for name in names]
     return []
 
 

@@ -149,6 +149,7 @@ def test_corrupt_weights(folder, kept):
     ("index", "kind", "word"),
     [
         ({"weight_map": {"a": "1.safetensors"}}, FileNotFoundError, "1.safetensors"),
+        ({"weight_map": {"a": "../1.safetensors"}}, ValueError, "same folder"),
         ({"weights": {}}, ValueError, "weight_map"),
     ],
 )
