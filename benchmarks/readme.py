@@ -27,7 +27,7 @@ PAGES = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("method", "performance", "results", "scaling", "when")
+        for name in ("method", "performance", "results", "scaling", "tuning", "when")
     ),
 )
 BLOCK = re.compile(r"(<!-- numbers: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -142,6 +142,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
             for file in ("whole", "parts", "whole-huge-pages", "parts-huge-pages")
         )
     ),
+    "steps": lambda: steps.markdown(_json("steps/parts-huge-pages")),
     "tasks": lambda: steps.markdown(_json("steps/cpu")),
 }
 

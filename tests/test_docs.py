@@ -207,6 +207,13 @@ def test_links_that_leave_the_site_name_whole_files(page):
     )
 
 
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_no_line_of_a_page_is_a_comment_of_myst(page):
+    """A line that starts with "%", such as a wrapped "46.93 %", is missing on the site."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert not re.findall(r"^\s*%.*$", text, re.MULTILINE)
+
+
 def anchors_of(page):
     """The anchors that GitHub and the site give to the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Files from elsewhere are only read, never executed; see docs/security.md."""
+"""Files from elsewhere are only read, never executed; see docs/reliability.md."""
 
 import ast
 from pathlib import Path
