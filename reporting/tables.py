@@ -13,21 +13,23 @@ NOTHING = "–"
 PERCENTILES = (5, 50, 95)  # percentiles of lengths
 # Characters that pdfLaTeX does not print.
 SYMBOLS = {"−": "$-$", "✗": r"$\times$", "×": r"$\times$", "±": r"$\pm$", "†": r"$\dagger$"}
+Rows = pd.DataFrame | Sequence[Mapping[str, Any]]  # a table, or a list of its rows
 # A number at the beginning of a cell, but not that of "2 × cpu" or of a hexadecimal number.
 NUMBER = r"[<±(\[]?\s?[+−-]?\d[\d,.]*(e[+-]?\d+)?(?! ×|\w)"
 
 
-def in_sections(sections: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def in_sections(sections: Mapping[str, Rows]) -> pd.DataFrame:
     """Joins tables with the same columns; before each, a row has only its title, which is also its index."""
     parts = []
-    for title, table in sections.items():
-        if len(table):
+    for title, rows in sections.items():
+        if len(rows):
+            table = pd.DataFrame(rows)
             heading = pd.DataFrame([[title]], columns=table.columns[:1], index=[title])
             parts += [heading, table.set_axis([""] * len(table))] if title else [table]
     return pd.concat(parts).fillna("")
 
 
-def markdown(table: pd.DataFrame | Sequence[Mapping[str, Any]]) -> str:
+def markdown(table: Rows) -> str:
     """Returns a table, or a list of its rows, as Markdown; columns of numbers are aligned to the right."""
     text = _as_text(table)
     if text.empty:
@@ -65,11 +67,14 @@ def lengths_cell(lengths: npt.NDArray[np.integer], unit: str = "length") -> dict
     return {heading: ", ".join(f"{value:,.0f}" for value in values)}
 
 
+def format_known(value: float | None, form: str = "{:.2f}") -> str:
+    """Formats a number; None and NaN are a dash."""
+    return NOTHING if value is None or math.isnan(value) else form.format(value)
+
+
 def format_3sf(value: float | None) -> str:
     """Formats a number with three significant figures; None and NaN are a dash."""
-    if value is None or math.isnan(value):
-        return NOTHING
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
+    return format_known(value, "{:,.0f}" if value and value >= 99.95 else "{:#.3g}")
 
 
 def format_difference(value: float, digits: int = 2) -> str:
@@ -79,12 +84,10 @@ def format_difference(value: float, digits: int = 2) -> str:
 
 def format_p(value: float) -> str:
     """Formats a p-value with three decimals; a dash for NaN."""
-    if math.isnan(value):
-        return NOTHING
-    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
+    return "< 0.001" if value < 0.001 else format_known(value, "{:.3f}")
 
 
-def _as_text(table: pd.DataFrame | Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def _as_text(table: Rows) -> pd.DataFrame:
     """Returns the table with one line of text per cell; the index is text for titles, else empty."""
     if not isinstance(table, pd.DataFrame):
         columns = list(dict.fromkeys(key for row in table for key in row))

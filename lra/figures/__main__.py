@@ -10,7 +10,6 @@
 Source: the maps are Figure 3 of Xiong et al. 2021, arXiv:2102.03902.
 """
 
-import argparse
 import dataclasses
 import math
 import sys
@@ -20,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from cli.commands import run_to_end
+from cli.commands import number, run_to_end
 from lra.figures import approximation
 from lra.figures.approximation import HeadMaps, nystrom_options
-from lra.figures.captured import Trained, new_parser, open_run
+from lra.figures.trained_run import Trained, new_parser, open_run
 from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.support.durable import write_json
 from reporting.plotting import COLORS, new_figure
@@ -56,7 +55,7 @@ def measure(
         raise ValueError(f"test example {example} has no real token: pass another --example.")
     chosen = trained.longest(examples)
     layers = trained.layers(chosen)
-    shortest = layers[0].query.shape[1]
+    shortest = layers[0][0].shape[1]
     if shortest <= nystrom.num_landmarks:
         raise ValueError(
             f"the longest test examples have {shortest} tokens, so {nystrom.num_landmarks} landmarks give"
@@ -77,7 +76,7 @@ def measure(
                     "map_error": one.map_error,
                     "output_error": one.output_error,
                     # The weight with the brightest color, relative to uniform attention.
-                    "brightest": float(np.percentile(one.exact, PERCENTILE)) * one.length,
+                    "brightest": float(np.percentile(one.exact, PERCENTILE)) * length,
                 }
                 for layer, heads in enumerate(maps)
                 for head, one in enumerate(heads)
@@ -242,31 +241,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = new_parser("lra.figures", __doc__)
     parser.add_argument("--example", type=int, default=0, help="test example of the maps")
     parser.add_argument(
-        "--examples", type=int, default=8, help="number of test examples of the curves"
+        "--examples", type=number(int, 1), default=8, help="number of test examples of the curves"
     )
-    parser.add_argument("--num_landmarks", type=int, help="default: as in the run, else 64")
+    parser.add_argument(
+        "--num_landmarks", type=number(int, 1), help="default: as in the run, else 64"
+    )
     given = parser.parse_args(arguments)
-    return run_to_end("lra.figures", lambda: _report(given))
 
+    def report() -> None:
+        trained = open_run(given.run, data_dir=given.data_dir, max_len=MAX_LEN)
+        nystrom = nystrom_options(trained.run.config["attention"])
+        if given.num_landmarks is not None:
+            nystrom = dataclasses.replace(nystrom, num_landmarks=given.num_landmarks)
+        numbers, maps = measure(trained, given.example, given.examples, nystrom)
+        out = given.out or Path("results/figures", trained.name)
+        length = numbers["maps"]["tokens"]
+        words = trained.words(given.example, length) if length <= MAX_TICKS else []
+        with staged(out) as path:
+            draw_maps(numbers, maps, words, path.with_name(f"{out.name}-maps.png"))
+            draw_errors(numbers, path.with_name(f"{out.name}-error.png"))
+            draw_pinv(numbers, path.with_name(f"{out.name}-pinv.png"))
+            write_json(path.with_name(f"{out.name}.json"), numbers)
+        print(f"Written: {out}.json, {out}-maps.png, {out}-error.png, {out}-pinv.png.")
 
-def _report(given: argparse.Namespace) -> None:
-    for name in ("examples", "num_landmarks"):
-        if getattr(given, name) is not None and getattr(given, name) < 1:
-            raise ValueError(f"--{name} must be 1 or more, got {getattr(given, name)}.")
-    trained = open_run(given.run, data_dir=given.data_dir, max_len=MAX_LEN)
-    nystrom = nystrom_options(trained.run.config["attention"])
-    if given.num_landmarks is not None:
-        nystrom = dataclasses.replace(nystrom, num_landmarks=given.num_landmarks)
-    numbers, maps = measure(trained, given.example, given.examples, nystrom)
-    out = given.out or Path("results/figures", trained.name)
-    length = numbers["maps"]["tokens"]
-    words = trained.words(given.example, length) if length <= MAX_TICKS else []
-    with staged(out) as path:
-        draw_maps(numbers, maps, words, path.with_name(f"{out.name}-maps.png"))
-        draw_errors(numbers, path.with_name(f"{out.name}-error.png"))
-        draw_pinv(numbers, path.with_name(f"{out.name}-pinv.png"))
-        write_json(path.with_name(f"{out.name}.json"), numbers)
-    print(f"Written: {out}.json, {out}-maps.png, {out}-error.png, {out}-pinv.png.")
+    return run_to_end("lra.figures", report)
 
 
 if __name__ == "__main__":

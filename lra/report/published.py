@@ -1,9 +1,10 @@
 """Published results on the Long Range Arena, also from a file, and accuracies of trivial predictors."""
 
+import contextlib
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,11 +46,24 @@ class Published(NamedTuple):
         """Mean with Path-X, which counts as chance if the model failed; None if an accuracy is unknown."""
         return mean_of([*self.accuracies, CHANCE if self.path_x == FAILED else self.path_x])
 
+    @property
+    def cells(self) -> dict[str, str]:
+        """The known values as text, by task, "mean of 5" and "mean of 6"."""
+        values = {
+            **dict(zip(TITLES, (*self.accuracies, self.path_x), strict=True)),
+            "mean of 5": self.mean,
+            "mean of 6": self.mean_of_six,
+        }
+        return {
+            name: value if isinstance(value, str) else f"{value:.2f}"
+            for name, value in values.items()
+            if value is not None
+        }
 
-def mean_of(values: Iterable[Any]) -> float | None:
+
+def mean_of(values: Sequence[Any]) -> float | None:
     """Returns the mean, or None if a value is None."""
-    known = list(values)
-    return None if None in known else sum(known) / len(known)
+    return None if None in values else sum(values) / len(values)
 
 
 PAPER = Source(
@@ -133,13 +147,10 @@ def read_published(file: Path) -> dict[Source, tuple[Published, ...]]:
         raise ValueError(f"--published={file} must end in .csv or .json.")
     try:
         text = file.read_bytes().decode("utf-8-sig")
-        rows = (
-            list(csv.DictReader(io.StringIO(text, newline="")))
-            if file.suffix == ".csv"
-            else json.loads(text)
-        )
+        is_csv = file.suffix == ".csv"
+        rows = csv.DictReader(io.StringIO(text, newline="")) if is_csv else json.loads(text)
         rows = [
-            {name: value for name, value in row.items() if value not in ("", None)} for row in rows
+            {key: value for key, value in row.items() if value not in ("", None)} for row in rows
         ]
         if not rows:
             raise ValueError("it has no row")
@@ -152,7 +163,7 @@ def read_published(file: Path) -> dict[Source, tuple[Published, ...]]:
             published = _row(row)
         except ValueError as error:
             raise ValueError(f"{file}, row {number}: {error}") from None
-        source = Source(row["source"], str(row.get("url") or ""), str(row.get("remark") or ""))
+        source = Source(row["source"], str(row.get("url", "")), str(row.get("remark", "")))
         source = sources.setdefault(source.title, source)
         found[source] = (*found.get(source, ()), published)
     return found
@@ -166,11 +177,10 @@ def _row(row: Mapping[str, Any]) -> Published:
     for name in ("model", "source"):
         if not isinstance(row.get(name), str) or not row[name].strip():
             raise ValueError(f"{name} is missing.")
-    values = {name: row.get(name) for name in (*TITLES, "mean_of_5")}
     numbers = {
-        name: value if (name, value) == (PATH_X, FAILED) else _percent(name, value)
-        for name, value in values.items()
-        if value is not None
+        name: row[name] if (name, row[name]) == (PATH_X, FAILED) else _percent(name, row[name])
+        for name in (*TITLES, "mean_of_5")
+        if name in row
     }
     accuracies = tuple(numbers.get(task) for task in COLUMNS)
     if not numbers.keys() & TITLES.keys():
@@ -180,13 +190,10 @@ def _row(row: Mapping[str, Any]) -> Published:
 
 
 def _percent(name: str, value: Any) -> float:
-    try:
-        number = float("" if isinstance(value, bool) else value)
-    except (TypeError, ValueError, OverflowError):
-        number = -1
-    if not 0 <= number <= 100:
-        raise ValueError(f"{name} must be a percentage from 0 to 100, got {value!r}.")
-    return number
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(value, bool) and 0 <= float(value) <= 100:
+            return float(value)
+    raise ValueError(f"{name} must be a percentage from 0 to 100, got {value!r}.")
 
 
 def title_of(task: str) -> str:

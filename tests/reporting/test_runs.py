@@ -3,11 +3,11 @@
 import itertools
 import json
 
+import pandas as pd
 import pytest
 
 from reporting.runs import (
     minutes_of,
-    one_per_seed,
     read_metrics,
     read_runs,
     unique_labels,
@@ -17,7 +17,7 @@ from tests.lra.report.runs import write_diverged, write_run, write_speed
 
 
 def read(folder, *kinds):
-    return read_runs([folder], kinds or ["lra"], "run")
+    return read_runs([folder], kinds or ["lra"], "run")[0]
 
 
 def test_a_row_has_the_record_the_config_the_result_and_the_curves(tmp_path):
@@ -40,7 +40,7 @@ def test_state_of_a_run(tmp_path):
     write_run(tmp_path / "validated", result={"state": "validated", "test_accuracy": None})
     write_run(tmp_path / "unfinished", finished=False)
     write_diverged(tmp_path / "diverged", step=12)
-    runs = read(tmp_path).set_index("name")
+    runs = pd.concat([read(folder) for folder in tmp_path.iterdir()]).set_index("name")
     assert {name: name for name in runs.index} == runs["state"].to_dict()
     assert runs.loc["diverged", "done_steps"] == 12
 
@@ -62,11 +62,10 @@ def test_only_runs_of_the_given_kinds_are_read(tmp_path):
 
 
 def test_runs_are_found_at_any_depth_once_and_named_by_the_end_of_their_paths(tmp_path):
-    write_run(tmp_path / "x" / "seed0")
-    write_run(tmp_path / "y" / "seed0")
-    write_run(tmp_path / "y" / "seed1")
+    for seed, name in enumerate(("x/seed0", "y/seed0", "y/seed1")):
+        write_run(tmp_path / name, seed=seed)
     (tmp_path / "link").symlink_to(tmp_path / "x")
-    runs = read_runs([tmp_path, tmp_path / "x"], ["lra"], "run")
+    runs, _ = read_runs([tmp_path, tmp_path / "x"], ["lra"], "run")
     assert sorted(runs["name"]) == ["seed1", "x/seed0", "y/seed0"]
 
 
@@ -120,7 +119,7 @@ def test_of_equal_settings_and_seeds_the_most_complete_is_kept(tmp_path):
     write_run(tmp_path / "b", config={"data": {"dir": "/elsewhere"}, "log": {"every_steps": 3}})
     write_run(tmp_path / "c", config={"optimizer": {"learning_rate": 1.0}})
     write_run(tmp_path / "d", result={"data_sha256": "b" * 64})
-    kept, left_out = one_per_seed(read(tmp_path))
+    kept, left_out = read_runs([tmp_path], ["lra"], "run")
     assert sorted(kept["name"]) == ["b", "c", "d"]
     (sentence,) = left_out
     assert "a is left out" in sentence
@@ -134,7 +133,7 @@ def test_equal_labels_are_told_apart_within_a_task(tmp_path, order):
         config = {"optimizer": {"warmup_steps": warmup}, "train": {"total_steps": steps}}
         write_run(tmp_path / str(name), config=config)
     write_run(tmp_path / "d", task="text")
-    labels = unique_labels(read(tmp_path))
+    labels = unique_labels(read(tmp_path).sort_values("name"))
     assert len(set(labels[:4])) == 4
     assert labels[0] == labels[4] == "nystrom-64"
     assert any("total_steps=" in label for label in labels)

@@ -7,24 +7,24 @@ import pandas as pd
 import pytest
 
 from reporting.tables import markdown
-from reporting.writer import bullets, html_page, join, main, picture
+from reporting.writer import OBJECTS, bullets, html_page, join, main, picture
 from tests.reporting.html import check
 
 EVIL = "<script>alert('1')</script> & \"quoted\""
 
 
-@pytest.fixture
-def png(tmp_path):
-    path = tmp_path / "a picture.png"
-    path.write_bytes(b"\x89PNG not really")
-    return path
+class FakeFigure:
+    @staticmethod
+    def savefig(path):
+        path.write_bytes(b"\x89PNG not really")
 
 
-def test_page_is_balanced_and_names_are_escaped(png):
+def test_page_is_balanced_and_names_are_escaped(tmp_path):
     link = f"[{EVIL}](https://example.org/?a=1&b=2)"
     table = markdown([{EVIL: EVIL, "accuracy": "37.15"}])
-    parts = [f"# {EVIL}", f"## {EVIL}", EVIL, table, picture(png, EVIL), bullets([EVIL, link])]
-    content = html_page(join(parts), png.parent)
+    image = picture(tmp_path / "a page", "picture", FakeFigure, EVIL)
+    parts = [f"# {EVIL}", f"## {EVIL}", EVIL, table, image, bullets([EVIL, link])]
+    content = html_page(join(parts), tmp_path)
     checker = check(content)
     assert content.startswith("<!DOCTYPE html>")
     assert "script" not in checker.tags
@@ -32,23 +32,23 @@ def test_page_is_balanced_and_names_are_escaped(png):
     assert "".join(checker.text).count(EVIL) >= 6
 
 
-def test_page_loads_no_resources_but_its_pictures(png):
-    text = f"{picture(png, 'ours')} ![a](https://example.org/a.png) ![b](../b.png) ![c](none.png)"
-    content = html_page(text, png.parent)
-    data = base64.b64encode(png.read_bytes()).decode()
+def test_page_loads_no_resources_but_its_pictures(tmp_path):
+    image = picture(tmp_path / "a page", "picture", FakeFigure, "ours")
+    text = f"{image} ![a](https://example.org/a.png) ![b](../b.png) ![c](none.png)"
+    content = html_page(text, tmp_path)
+    data = base64.b64encode((tmp_path / "a page-picture.png").read_bytes()).decode()
     assert check(content).loads == [f"data:image/png;base64,{data}"]
     assert not re.search(r"@import|url\(", content)
 
 
-def test_nothing_on_the_page_scrolls(png):
-    assert not re.search(r"overflow:|sticky|max-height", html_page("", png.parent))
+def test_nothing_on_the_page_scrolls(tmp_path):
+    assert not re.search(r"overflow:|sticky|max-height", html_page("", tmp_path))
 
 
 def report(tmp_path, make, out="report"):
     arguments = [str(tmp_path), f"--out={tmp_path}/{out}"]
-    return main(
-        "test", None, lambda folders: (pd.DataFrame(), ["One is left out."]), make, arguments
-    )
+    runs = pd.DataFrame(columns=[*OBJECTS, "name"])
+    return main("test", None, lambda folders: (runs, ["One is left out."]), make, arguments)
 
 
 def test_a_report_is_markdown_html_and_other_files(tmp_path, capsys):
@@ -56,6 +56,7 @@ def test_a_report_is_markdown_html_and_other_files(tmp_path, capsys):
     assert sorted(file.name for file in tmp_path.iterdir()) == [
         "report.html",
         "report.md",
+        "report.runs.csv",
         "report.x.csv",
     ]
     captured = capsys.readouterr()
@@ -72,7 +73,11 @@ def test_a_failed_report_keeps_the_old_one(tmp_path, capsys):
 
     assert report(tmp_path, fail) == 1
     assert "report.png: No space left on device" in capsys.readouterr().err
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["report.html", "report.md"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "report.html",
+        "report.md",
+        "report.runs.csv",
+    ]
 
 
 @pytest.mark.parametrize("text", [".", "..", "/", "runs/..", "~nobody_here/o"])
