@@ -1,10 +1,12 @@
 """Figures of reports: curves over seeds, colors and legends, without the global state of matplotlib."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+
+from reporting.runs import curve_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +25,13 @@ def seeds_together(
     """Returns the mean, min and max over seeds by step, times `scale`, of (steps, values) of each seed."""
     points = [pd.Series(values, steps, dtype=float) for steps, values in curves]
     return scale * pd.concat(points).groupby(level=0).agg(["mean", "min", "max"])
+
+
+def metric_over_seeds(
+    runs: Iterable[Mapping[str, Any]], metric: str, scale: float = 1
+) -> pd.DataFrame:
+    """Returns `seeds_together` of a metric in the `metrics.jsonl` of runs, rows of `read_runs`."""
+    return seeds_together([curve_of(run["metrics"], metric) for run in runs], scale)
 
 
 def styles_of(labels: Sequence[str]) -> dict[str, dict[str, Any]]:

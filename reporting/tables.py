@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,31 @@ def in_sections(sections: Mapping[str, Rows]) -> pd.DataFrame:
             heading = pd.DataFrame([[title]], columns=table.columns[:1], index=[title])
             parts += [heading, table.set_axis([""] * len(table))] if title else [table]
     return pd.concat(parts).fillna("")
+
+
+def comparison(
+    heading: str,
+    ours: Mapping[str, Sequence[Mapping[str, str]]],
+    published: Mapping[str, Sequence[Mapping[str, str]]],
+    columns: Sequence[str],
+    absent: Collection[str],
+) -> pd.DataFrame:
+    """Returns rows of this code and published rows, each a mapping of sections, below one another.
+
+    Those of `columns` are shown for which this code has a cell that is not in `absent`. Published rows
+    without a value in these are left out. The first column, with the names of rows, has the `heading`.
+    """
+    rows = [row for own in ours.values() for row in own]
+    shown = [name for name in columns if any(row[name] not in absent for row in rows)]
+    if not shown:
+        return pd.DataFrame(columns=[heading])
+    known = {
+        title: [row for row in own if any(name in row for name in shown)]
+        for title, own in published.items()
+    }
+    table = in_sections({**ours, **known})[[heading, *shown]].replace("", NOTHING)
+    table.loc[table.index != "", shown] = ""
+    return table
 
 
 def markdown(table: Rows) -> str:

@@ -15,11 +15,10 @@ from reporting.plotting import (
     add_legend,
     draw_curve,
     format_steps,
+    metric_over_seeds,
     new_figure,
-    seeds_together,
     styles_of,
 )
-from reporting.runs import curve_of
 from reporting.tables import markdown
 from reporting.writer import bullets, join, picture
 
@@ -101,8 +100,7 @@ def plot_pretraining(groups: pd.DataFrame) -> "Figure":
     panels = figure.subplots(1, len(PANELS))
     for axes, (metric, scale) in zip(panels, PANELS.items(), strict=True):
         for own in groups.to_dict("records"):
-            curves = [curve_of(run["metrics"], f"valid/{metric}") for run in own["runs"]]
-            curve = seeds_together(curves, scale)
+            curve = metric_over_seeds(own["runs"], f"valid/{metric}", scale)
             if len(curve):
                 style = {**styles[own["name"]], "linewidth": 1.8, "marker": "o", "markersize": 2.5}
                 draw_curve(axes, curve, **style)

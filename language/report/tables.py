@@ -14,7 +14,14 @@ from language.tasks.sequences import read_predictions
 from nystromformer_jax.support.spelling import nearest
 from reporting.runs import read_runs, unique_labels
 from reporting.statistics import Summary, binomial_error, format_spread, summarize
-from reporting.tables import NOTHING, format_3sf, format_difference, format_known, in_sections
+from reporting.tables import (
+    NOTHING,
+    comparison,
+    format_3sf,
+    format_difference,
+    format_known,
+    in_sections,
+)
 
 TITLES = {
     "accuracy": "accuracy, %",
@@ -96,16 +103,13 @@ def table_2(groups: pd.DataFrame) -> pd.DataFrame:
         for model, own in groups[groups["task"] != ""].groupby("model", sort=False)
     ]
     rows.sort(key=lambda row: list(row.values()).count(NOT_RUN))
+    rows = [row for row in rows if set(row.values()) - {row["model"], NOT_RUN}]
     titles = [column.title for column in COLUMNS]
-    shown = [title for title in titles if any(row[title] != NOT_RUN for row in rows)]
-    if not shown:
-        return pd.DataFrame()
-    rows = [row for row in rows if any(row[title] != NOT_RUN for title in shown)]
     paper = [
         {"model": model} | dict(zip(titles, map("{:.1f}".format, values), strict=True))
         for model, values in TABLE_2.items()
     ]
-    return in_sections({"This code": rows, SOURCE: paper})[["model", *shown]]
+    return comparison("model", {"This code": rows}, {SOURCE: paper}, titles, [NOT_RUN])
 
 
 def gains_table(groups: pd.DataFrame) -> pd.DataFrame:

@@ -146,7 +146,7 @@ def _new_trees(trained: Trained, count: int, shortest: int, longest: int) -> lis
 
 
 def _by(
-    groups: Any,
+    groups: npt.ArrayLike,
     split: Split,
     predicted: npt.NDArray[np.int64],
     name: Callable[[Any], str] = str,

@@ -100,14 +100,6 @@ class Trained:
         inputs = tuple(jnp.asarray(batch[key]) for key in self.run.model.batch_keys)
         return capture_cores(self.run.model, self.params, inputs)
 
-    def words(self, example: int, length: int) -> list[str]:
-        """Returns the first `length` tokens of a ListOps example as text; empty for other tasks."""
-        if not self.task.name.startswith("listops"):
-            return []
-        tokens = self.task.splits["test"][example][0][: self.run.data.max_len]
-        words = self.task.decode(tokens).split()
-        return ["cls"] * (length - len(words)) + words
-
     def longest(self, count: int) -> list[int]:
         """Returns the indices of the `count` longest of the first `CANDIDATES`, or `count`, test examples.
 

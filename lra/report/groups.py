@@ -59,10 +59,11 @@ def read(folders: Iterable[Path]) -> tuple[pd.DataFrame, list[str]]:
 def group(runs: pd.DataFrame) -> pd.DataFrame:
     """Returns a row per task and setting, sorted by task, then the most complete first.
 
-    Columns: task, recipe, label (as recorded), name (unique in the task), attention, setting, state, seeds,
-    runs and diverged (numbers of runs), accuracies (test, % by seed), and over the scored runs n, mean,
-    deviation, half_width, binomial_error; valid, valid_deviation; done_steps, budget_steps; step_seconds,
-    step_low, step_high, examples_per_second, is_steady; peak_bytes, parameters, device.
+    Columns: task, recipe, label (as recorded), name (unique in the task), attention, setting, state, members
+    (rows of the scored runs or, if there are none, of all), seeds, runs and diverged (numbers of runs),
+    accuracies (test, % by seed), and over the scored runs n, mean, deviation, half_width, binomial_error;
+    valid, valid_deviation; done_steps, budget_steps; step_seconds, step_low, step_high,
+    examples_per_second, is_steady; peak_bytes, parameters, device.
 
     Scored are the complete runs or, if there are none, the partial runs. More seeds do not lower the
     binomial error, because they share a test set. Of labeled tokens it counts sequences, whose answers are
@@ -170,6 +171,7 @@ def _row(own: pd.DataFrame) -> dict[str, Any]:
     state = min(own["state"], key=STATES.index)
     finished = own[own["state"].isin(["complete", "partial"])]
     scored = finished[finished["state"] == state]
+    members = (scored if len(scored) else own).to_dict("records")
     accuracies = dict(zip(scored["seed"], 100 * scored["test_accuracy"], strict=True))
     summary = summarize(list(accuracies.values()))
     valid = summarize(list(100 * own["valid_accuracy"].dropna()))
@@ -178,7 +180,8 @@ def _row(own: pd.DataFrame) -> dict[str, Any]:
     return {
         **{key: first[key] for key in ("task", "recipe", "label", "attention", "setting")},
         "state": state,
-        "seeds": list((scored if len(scored) else own)["seed"]),
+        "members": members,
+        "seeds": [run["seed"] for run in members],
         "runs": len(own),
         "diverged": int((own["state"] == "diverged").sum()),
         "accuracies": accuracies,

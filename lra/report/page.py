@@ -11,7 +11,7 @@ import pandas as pd
 from lra.data import mqar
 from lra.report import plots, tables
 from lra.report.groups import compare, differ_only_in_attention, group, trivial_of
-from lra.report.published import COLUMNS, PAPER, TABLE, TITLES, read_published, title_of
+from lra.report.published import PAPER, TABLE, TITLES, read_published, title_of
 from reporting.records import recipe_words
 from reporting.tables import latex, markdown
 from reporting.writer import bullets, join, picture
@@ -57,7 +57,7 @@ def make(
     comparisons = compare(groups)
     for task in tasks:
         own = main[main["task"] == task]
-        curves = plots.plot_curves(own, runs, trivial[task])
+        curves = plots.plot_curves(own, trivial[task])
         slug, title = re.sub(r"[^\w-]+", "-", task), title_of(task)
         parts += [
             f"## {title}",
@@ -102,7 +102,7 @@ def make(
     latex_table = tables.table3(main, rows, include_partial=include_partial, more_tasks=others)
     return {
         "md": join(parts),
-        "csv": groups.drop(columns=["setting", "accuracies"]).to_csv(index=False),
+        "csv": groups.drop(columns=["setting", "accuracies", "members"]).to_csv(index=False),
         "tex": latex(tables.select(latex_table, columns, sources, n=not without_n)),
     }
 
@@ -129,25 +129,21 @@ def best_recipe(groups: pd.DataFrame, trivial: Mapping[str, Mapping[str, float]]
 
     best = max((key for key in found if found[key]), key=rank, default=("", ""))
     controls = found.get((best[0], "none"), {})
-    [paper] = [
-        dict(zip(COLUMNS, row.accuracies, strict=True))
-        for row in TABLE[PAPER]
-        if row.model == "Nyströmformer"
-    ]
+    [paper] = [row for row in TABLE[PAPER] if row["model"] == "Nyströmformer"]
     rows = []
     for task, own in found.get(best, {}).items():
-        control = controls.get(task, own)
-        if control is own or not differ_only_in_attention(own, control):
-            control = {"mean": math.nan, "deviation": math.nan, "n": 0}
+        control = controls.get(task)
+        if control is own or (control and not differ_only_in_attention(own, control)):
+            control = None
         rows.append(
             {
                 **{name: own[name] for name in ("task", "label", "recipe", "n", "deviation")},
-                "deviation without": control["deviation"],
                 "the paper": paper.get(task, math.nan),
                 "this code": own["mean"],
-                "without attention": control["mean"],
+                "without attention": control["mean"] if control else math.nan,
+                "deviation without": control["deviation"] if control else math.nan,
                 "trivial predictor": max(trivial.get(task, {}).values(), default=math.nan),
-                "gain": _gain(own, control),
+                "gain": _gain(own, control) if control else "",
             }
         )
     return pd.DataFrame(rows)
@@ -202,7 +198,7 @@ def _findings(best: pd.DataFrame) -> list[str]:
 
 
 def _gain(ours: Mapping[str, Any], none: Mapping[str, Any]) -> str:
-    """Returns what attention adds on a task as text; empty if it is unknown or the budgets differ."""
+    """Returns what attention adds on a task as text; empty if the budgets differ."""
     found = compare(pd.DataFrame([ours, none]))
     if not len(found):
         return ""

@@ -17,6 +17,7 @@ from reporting.plotting import (
     add_legend,
     draw_curve,
     format_steps,
+    metric_over_seeds,
     new_figure,
     seeds_together,
     styles_of,
@@ -67,7 +68,7 @@ def plot_bars(best: pd.DataFrame) -> "Figure":
     return figure
 
 
-def plot_curves(groups: pd.DataFrame, runs: pd.DataFrame, trivial: Mapping[str, float]) -> "Figure":
+def plot_curves(groups: pd.DataFrame, trivial: Mapping[str, float]) -> "Figure":
     """Draws accuracy and loss of a task's first groups against steps: training thin, validation thick.
 
     If the times of these groups can be compared, a third panel has the accuracy against minutes of training.
@@ -76,14 +77,7 @@ def plot_curves(groups: pd.DataFrame, runs: pd.DataFrame, trivial: Mapping[str, 
     """
     scored = groups[groups["n"] > 0]
     shown = (scored if len(scored) else groups)[: len(COLORS)].to_dict("records")
-    members = {
-        group["name"]: runs[
-            (runs["task"] == group["task"])
-            & (runs["setting"] == group["setting"])
-            & runs["seed"].isin(group["seeds"])
-        ].to_dict("records")
-        for group in shown
-    }
+    members = {group["name"]: group["members"] for group in shown}
     styles = styles_of(list(members))
     timed = same_inputs(shown) and all(run["speed"] for own in members.values() for run in own)
     figure = new_figure(5 * (2 + timed), 3.6 + 0.22 * math.ceil((1 + len(members)) / 2))
@@ -92,10 +86,7 @@ def plot_curves(groups: pd.DataFrame, runs: pd.DataFrame, trivial: Mapping[str, 
         style = {**THICK, **styles[name], "label": name}
         for panel, metric, scale in zip(panels, ("accuracy", "loss"), (100, 1), strict=False):
             train, valid = (
-                seeds_together(
-                    [curve_of(run["metrics"], f"{split}/{metric}") for run in own], scale
-                )
-                for split in ("train", "valid")
+                metric_over_seeds(own, f"{split}/{metric}", scale) for split in ("train", "valid")
             )
             panel.plot(*_downsampled(train["mean"]), **styles[name], linewidth=0.8, alpha=0.5)
             draw_curve(panel, valid, **style)

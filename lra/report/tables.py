@@ -14,6 +14,7 @@ from reporting.records import recipe_words
 from reporting.statistics import binomial_error, format_spread
 from reporting.tables import (
     NOTHING,
+    comparison,
     format_3sf,
     format_difference,
     format_known,
@@ -48,15 +49,8 @@ def table3(
         words = "the paper's recipe" if recipe == "paper" else recipe_words(recipe)
         sections.setdefault(", ".join(filter(None, [OURS, words])), []).append(row)
     columns = (*COLUMNS, "mean of 5", PATH_X, "mean of 6", *more_tasks)
-    ours = [row for rows in sections.values() for row in rows]
-    used = [name for name in columns if any(row[name] not in WITHOUT_NUMBER for row in ours)]
-    if not used:  # nothing has finished
-        return pd.DataFrame(columns=[LABEL])
-    for source, models in published.items():
-        rows = pd.DataFrame([{LABEL: model.model, **model.cells} for model in models])
-        sections[source.title] = rows.reindex(columns=[LABEL, *used]).dropna(how="all", subset=used)
-    table = in_sections(sections)[[LABEL, *used]].replace("", NOTHING)
-    table.loc[table.index != "", used] = ""
+    known = {source.title: list(map(_published, models)) for source, models in published.items()}
+    table = comparison(LABEL, sections, known, columns, WITHOUT_NUMBER)
     return table.rename(columns={task: title_of(task) for task in (*TITLES, *more_tasks)})
 
 
@@ -266,6 +260,14 @@ def _mean(cells: Mapping[str, Mapping[str, Any]], tasks: Collection[str]) -> str
         return NOTHING
     mean = mean_over(own)
     return f"{format_spread(mean.mean, mean.deviation)} (n = {mean.n})"
+
+
+def _published(row: Published) -> dict[str, str]:
+    """Returns the cells of a published row."""
+    cells = {
+        name: value if isinstance(value, str) else f"{value:.2f}" for name, value in row.items()
+    }
+    return {LABEL: cells.pop("model"), **cells}
 
 
 def _of_total(group: Mapping[str, Any]) -> str:

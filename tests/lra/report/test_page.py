@@ -91,18 +91,11 @@ def test_command_writes_the_page_and_its_files(runs, tmp_path, capsys):
     assert sorted(groups[groups["task"] == "text"]["mean"]) == pytest.approx([79.333, 80], abs=1e-2)
 
 
-def test_an_unpublished_task_is_named_so(tmp_path, capsys):
-    write_run(tmp_path / "a", task="listops-short")
+def test_unfinished_runs_of_an_unpublished_task_have_curves_and_no_table(tmp_path, capsys):
+    write_run(tmp_path / "a", task="listops-short", finished=False)
     assert main([str(tmp_path), f"--out={tmp_path}/x"]) == 0
     page = capsys.readouterr().out
     assert "cannot be compared with published" in page
-    assert "## Comparison" not in page
-
-
-def test_a_report_of_unfinished_runs_has_curves_and_no_table(tmp_path, capsys):
-    write_run(tmp_path / "a", finished=False)
-    assert main([str(tmp_path), f"--out={tmp_path}/x"]) == 0
-    page = capsys.readouterr().out
     assert "## Comparison" not in page
     assert "| nystrom-64 | 3 | not finished |" in page
 
