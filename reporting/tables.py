@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ NOTHING = "–"
 PERCENTILES = (5, 50, 95)  # percentiles of lengths
 # Characters that pdfLaTeX does not print.
 SYMBOLS = {"−": "$-$", "✗": r"$\times$", "×": r"$\times$", "±": r"$\pm$", "†": r"$\dagger$"}
-Rows = pd.DataFrame | Sequence[Mapping[str, Any]]  # a table, or a list of its rows
+Rows: TypeAlias = pd.DataFrame | Sequence[Mapping[str, Any]]  # a table, or a list of its rows
 # A number at the beginning of a cell, but not that of "2 × cpu" or of a hexadecimal number.
 NUMBER = r"[<±(\[]?\s?[+−-]?\d[\d,.]*(e[+-]?\d+)?(?! ×|\w)"
 

@@ -148,7 +148,7 @@ def draw_errors(numbers: Mapping[str, Any], path: Path) -> None:
                 _draw(right, "length", rows, color, style, f"{count} landmarks, {kind}")
     for axis in figure.axes:
         if axis.lines:
-            places = axis.lines[-1].get_xdata()
+            places = np.asarray(axis.lines[-1].get_xdata()).tolist()
             axis.set_xscale("log", base=2)
             axis.set_xticks(places, [f"{place:,}" for place in places])
             axis.minorticks_off()

@@ -87,10 +87,8 @@ def head_maps(layer: CoreCall, nystrom: NystromOptions, *, max_pixels: int = 512
         blocks.append([block_means(x, own - own[0], edges) for x in (exact, approximate)])
     exact, approximate = (np.concatenate(parts, axis=1) for parts in zip(*blocks, strict=True))
     map_errors = np.sqrt(squares[0] / squares[1])
-    errors = zip(map_errors.tolist(), output_errors.tolist(), strict=True)
-    return [
-        HeadMaps(*maps, *error) for *maps, error in zip(exact, approximate, errors, strict=True)
-    ]
+    found = zip(exact, approximate, map_errors.tolist(), output_errors.tolist(), strict=True)
+    return [HeadMaps(*one) for one in found]
 
 
 def block_edges(length: int, max_blocks: int) -> npt.NDArray[np.int64]:
