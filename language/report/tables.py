@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from language.glue.tasks import TASKS
-from language.report.published import COLUMNS, SOURCE, TABLE_2, Column
+from language.report.published import COLUMNS, SOURCE, TABLE_2
 from language.tasks.sequences import read_predictions
 from nystromformer_jax.support.spelling import nearest
 from reporting.runs import read_runs, unique_labels
@@ -99,17 +99,16 @@ def table_2(groups: pd.DataFrame) -> pd.DataFrame:
     It has the columns that these runs have. Of several settings, the best on validation is shown.
     """
     rows = [
-        {"model": model, **{column.title: _best_cell(own, column) for column in COLUMNS}}
+        {"model": model, **{title: _best_cell(own, *column) for title, column in COLUMNS.items()}}
         for model, own in groups[groups["task"] != ""].groupby("model", sort=False)
     ]
     rows.sort(key=lambda row: list(row.values()).count(NOT_RUN))
     rows = [row for row in rows if set(row.values()) - {row["model"], NOT_RUN}]
-    titles = [column.title for column in COLUMNS]
     paper = [
-        {"model": model} | dict(zip(titles, map("{:.1f}".format, values), strict=True))
+        {"model": model, **dict(zip(COLUMNS, map("{:.1f}".format, values), strict=True))}
         for model, values in TABLE_2.items()
     ]
-    return comparison("model", {"This code": rows}, {SOURCE: paper}, titles, [NOT_RUN])
+    return comparison("model", {"This code": rows}, {SOURCE: paper}, tuple(COLUMNS), [NOT_RUN])
 
 
 def gains_table(groups: pd.DataFrame) -> pd.DataFrame:
@@ -222,19 +221,19 @@ def _over_seeds(
     return row
 
 
-def _best_cell(groups: pd.DataFrame, column: Column) -> str:
+def _best_cell(groups: pd.DataFrame, task: str, split: str, metric: str) -> str:
     """Returns a cell of Table 2: mean and deviation over seeds; for one seed, the error over examples."""
-    own = groups[groups["task"] == column.task].to_dict("records")
+    own = groups[groups["task"] == task].to_dict("records")
     if not own:
         return NOT_RUN
-    select_by = TASKS[column.task].select_by
+    select_by = TASKS[task].select_by
     best = max(own, key=lambda x: (not x["is_partial"], _summary(x, "valid", select_by).mean))
-    cell = _summary(best, column.split, column.metric)
+    cell = _summary(best, split, metric)
     if math.isnan(cell.mean):
         return NOT_RUN
     words = f"{format_spread(100 * cell.mean, 100 * cell.deviation)} (n = {cell.n})"
     if cell.n == 1:
-        error = _error(best["runs"][0], column.split, column.metric)
+        error = _error(best["runs"][0], split, metric)
         words = f"{100 * cell.mean:.2f}"
         words += "" if math.isnan(error) else f" (s.e. {100 * error:.2f})"
     words += f", best of {len(own)}" if len(own) > 1 else ""
