@@ -25,7 +25,7 @@ import pandas as pd
 from benchmarks.cells import command_line
 from cli.commands import parser_of, run_to_end
 from lra import train
-from lra.figures.captured import Trained, open_run
+from lra.figures.trained_run import Trained, open_run
 from lra.report.published import TITLES
 from nystromformer_jax import rotary_embedding
 from nystromformer_jax.attention.approximation import ApproximationErrors, approximation_error

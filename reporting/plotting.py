@@ -1,9 +1,12 @@
 """Figures of reports: curves over seeds, colors and legends, without the global state of matplotlib."""
 
 import itertools
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from reporting.runs import curve_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,30 +19,19 @@ LINES = ("-", "--", "-.", ":")
 DPI = 110
 
 
-class Curve(NamedTuple):
-    """Steps of any seed, with mean, minimum and maximum over the seeds that have a value at the step."""
-
-    steps: list[int]
-    means: list[float]
-    lows: list[float]
-    highs: list[float]
-
-
 def seeds_together(
     curves: Iterable[tuple[Sequence[int], Sequence[float]]], scale: float = 1
-) -> Curve:
-    """Combines the curves of several seeds into one, with values multiplied by `scale`."""
-    values: dict[int, list[float]] = defaultdict(list)
-    for steps, own in curves:
-        for step, value in zip(steps, own, strict=True):
-            values[step].append(scale * value)
-    known = sorted(values)
-    return Curve(
-        known,
-        [sum(values[step]) / len(values[step]) for step in known],
-        [min(values[step]) for step in known],
-        [max(values[step]) for step in known],
-    )
+) -> pd.DataFrame:
+    """Returns the mean, min and max over seeds by step, times `scale`, of (steps, values) of each seed."""
+    points = [pd.Series(values, steps, dtype=float) for steps, values in curves]
+    return scale * pd.concat(points).groupby(level=0).agg(["mean", "min", "max"])
+
+
+def metric_over_seeds(
+    runs: Iterable[Mapping[str, Any]], metric: str, scale: float = 1
+) -> pd.DataFrame:
+    """Returns `seeds_together` of a metric in the `metrics.jsonl` of runs, rows of `read_runs`."""
+    return seeds_together([curve_of(run["metrics"], metric) for run in runs], scale)
 
 
 def styles_of(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -58,11 +50,16 @@ def new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
-def draw_curve(axes: "Axes", x: Sequence[float], curve: Curve, **style: Any) -> None:
-    """Draws the mean over seeds against `x` as a line, and the range as a band."""
-    axes.plot(x, curve.means, **style)
-    if curve.lows != curve.highs:
-        axes.fill_between(x, curve.lows, curve.highs, color=style["color"], alpha=0.15, linewidth=0)
+def draw_curve(
+    axes: "Axes", curve: pd.DataFrame, x: Sequence[float] | None = None, **style: Any
+) -> None:
+    """Draws the mean over seeds as a line and the range as a band, against `x`, by default the steps."""
+    x = curve.index if x is None else x
+    axes.plot(x, curve["mean"], **style)
+    if not curve["min"].equals(curve["max"]):
+        axes.fill_between(
+            x, curve["min"], curve["max"], color=style["color"], alpha=0.15, linewidth=0
+        )
 
 
 def format_steps(axes: "Axes") -> None:

@@ -13,17 +13,19 @@ import pandas as pd
 
 from nystromformer_jax.support.durable import read_json, read_record
 from reporting.records import RECORDED, setting_of
-from reporting.statistics import summarize
 
 Kind = Literal["lra", "pretrain", "glue", ""]
 # Preference among runs of the same setting and seed.
 STATES = ("complete", "partial", "validated", "diverged", "unfinished")
 
 
-def read_runs(folders: Iterable[Path], kinds: Sequence[Kind], description: str) -> pd.DataFrame:
-    """Returns the runs of some `kinds` at or below `folders`, sorted by path.
+def read_runs(
+    folders: Iterable[Path], kinds: Sequence[Kind], description: str
+) -> tuple[pd.DataFrame, list[str]]:
+    """Returns the runs of some `kinds` at or below `folders`, and a sentence for each that was left out.
 
-    Columns, of which a value may be missing:
+    Of the runs of one task, setting and seed, the most complete is kept. Columns, of which a value may be
+    missing:
 
     folder, name         the folder, and the last parts of its path that no other run has
     kind, task, seed, attention, label, recipe, command
@@ -57,35 +59,16 @@ def read_runs(folders: Iterable[Path], kinds: Sequence[Kind], description: str) 
             )
         found |= own
     names = _unique_names(sorted(found))
-    return pd.DataFrame([{**found[folder], "name": name} for folder, name in names.items()])
-
-
-def one_per_seed(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Returns one run per task, setting and seed, the most complete, and a sentence for each other run."""
+    runs = pd.DataFrame([{**found[folder], "name": name} for folder, name in names.items()])
     order = [(STATES.index(s), -n) for s, n in zip(runs["state"], runs["done_steps"], strict=True)]
-    by_preference = runs.assign(order=order).sort_values(["order", "folder"])
-    duplicated = by_preference.duplicated(["kind", "task", "setting", "seed"])
-    kept = by_preference[~duplicated].drop(columns="order")
-    sentences = []
-    for run in by_preference[duplicated].itertuples():
-        same = kept[
-            (kept["kind"] == run.kind)
-            & (kept["task"] == run.task)
-            & (kept["setting"] == run.setting)
-            & (kept["seed"] == run.seed)
-        ]
-        sentences.append(
-            f"{_display(run.folder)} is left out: {_display(same.iloc[0]['folder'])} has the same task,"
-            " setting and seed."
-        )
-    return kept, sentences
-
-
-def over_seeds(values: Sequence[float], prefix: str = "") -> dict[str, float]:
-    """Returns `n`, `mean`, `deviation` and `half_width` of values over seeds, as columns of a table."""
-    found = summarize(values) if values else None
-    summary = found._asdict() if found else {"n": 0, "mean": math.nan}
-    return {f"{prefix}{key}": value for key, value in summary.items()}
+    runs = runs.assign(order=order).sort_values(["order", "folder"]).drop(columns="order")
+    kept = runs.groupby(["kind", "task", "setting", "seed"])["folder"].transform("first")
+    is_kept = runs["folder"] == kept
+    left_out = [
+        f"{_display(folder)} is left out: {_display(other)} has the same task, setting and seed."
+        for folder, other in zip(runs["folder"][~is_kept], kept[~is_kept], strict=True)
+    ]
+    return runs[is_kept], left_out
 
 
 def unique_labels(groups: pd.DataFrame) -> list[str]:
@@ -198,7 +181,11 @@ def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
     if kind != "lra":  # what a checkpoint of unknown size and weights brings
         settings |= {f"init.{key}": result.get(key) for key in ("parameters", "init_sha256")}
     laps = list(laps_of(speed).values()) or [result.get("step_seconds") or math.nan]
-    row = {
+    step_low, step_seconds, step_high = np.quantile(laps, (0.25, 0.5, 0.75)).tolist()
+    last = metrics[-1]["step"] if metrics else 0
+    versions = environment.get("versions") or {}
+    return {
+        **_flat(result),
         "folder": folder.resolve(),
         "kind": kind,
         "task": str(config["data"].get("task", "")),
@@ -209,31 +196,24 @@ def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
         "command": "",
         **{key: str(config[key]) for key in RECORDED if key in config},
         "state": state,
-        "done_steps": _done_steps(config, result, metrics),
+        "done_steps": int(result.get("step") or result.get("total_steps") or last),
         "metrics": metrics,
         "speed": speed,
         "setting": tuple(sorted((key, value) for key, value in settings.items() if value)),
         "device": format_device(environment),
-        "versions": ", ".join(
-            f"{name} {version}" for name, version in (environment.get("versions") or {}).items()
-        ),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "data_sha256": sha256,
         "baselines": result.get("baselines") or {},
+        "step_low": step_low,
+        "step_seconds": step_seconds,
+        "step_high": step_high,
+        **{
+            f"config.{name}.{key}": value
+            for name, own in config.items()
+            if isinstance(own, dict)
+            for key, value in own.items()
+        },
     }
-    sections = {
-        f"config.{name}.{key}": value
-        for name, own in config.items()
-        if isinstance(own, dict)
-        for key, value in own.items()
-    }
-    steps = dict(
-        zip(
-            ("step_low", "step_seconds", "step_high"),
-            np.quantile(laps, (0.25, 0.5, 0.75)).tolist(),
-            strict=True,
-        )
-    )
-    return {**_flat(result), **row, **steps, **sections}
 
 
 def _state(file: Path, result: Mapping[str, Any]) -> str:
@@ -260,20 +240,11 @@ def _state(file: Path, result: Mapping[str, Any]) -> str:
     return "partial" if result.get("partial") else "complete"
 
 
-def _done_steps(
-    config: Mapping[str, Any], result: Mapping[str, Any], metrics: Sequence[Mapping[str, float]]
-) -> int:
-    last = int(metrics[-1]["step"]) if metrics else 0
-    return int(result.get("step") or result.get("total_steps") or last)
-
-
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value
+        is_nested = isinstance(value, Mapping)
+        found |= _flat(value, f"{prefix}{key}.") if is_nested else {prefix + key: value}
     return found
 
 

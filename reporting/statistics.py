@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Summary(NamedTuple):
-    """Summary over the seeds of a setting; the deviation of one seed and the half width of two are NaN."""
+    """Summary over the seeds of a setting; what too few seeds do not have is NaN."""
 
     n: int
     mean: float
@@ -28,16 +28,15 @@ def binomial_error(accuracy: float, examples: int) -> float:
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """Returns the mean, standard deviation and 95 % interval of a non-empty sequence.
+    """Returns the mean, standard deviation and 95 % interval; NaN of too few values.
 
     Two values have no interval: Student's would be 13 times as wide as their distance, or zero if they agree.
     """
     from scipy import stats  # a dependency of jax
 
-    n, mean = len(values), statistics.fmean(values)
-    if n < 2:
-        return Summary(n, mean, math.nan, math.nan)
-    deviation = statistics.stdev(values)
+    n = len(values)
+    mean = statistics.fmean(values) if n else math.nan
+    deviation = statistics.stdev(values) if n > 1 else math.nan
     if n < 3:
         return Summary(n, mean, deviation, math.nan)
     _, quantile = stats.t.interval(0.95, n - 1)  # unscaled, because SciPy does not support scale 0

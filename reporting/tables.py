@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,21 +13,48 @@ NOTHING = "–"
 PERCENTILES = (5, 50, 95)  # percentiles of lengths
 # Characters that pdfLaTeX does not print.
 SYMBOLS = {"−": "$-$", "✗": r"$\times$", "×": r"$\times$", "±": r"$\pm$", "†": r"$\dagger$"}
+Rows: TypeAlias = pd.DataFrame | Sequence[Mapping[str, Any]]  # a table, or a list of its rows
 # A number at the beginning of a cell, but not that of "2 × cpu" or of a hexadecimal number.
 NUMBER = r"[<±(\[]?\s?[+−-]?\d[\d,.]*(e[+-]?\d+)?(?! ×|\w)"
 
 
-def in_sections(sections: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def in_sections(sections: Mapping[str, Rows]) -> pd.DataFrame:
     """Joins tables with the same columns; before each, a row has only its title, which is also its index."""
     parts = []
-    for title, table in sections.items():
-        if len(table):
+    for title, rows in sections.items():
+        if len(rows):
+            table = pd.DataFrame(rows)
             heading = pd.DataFrame([[title]], columns=table.columns[:1], index=[title])
             parts += [heading, table.set_axis([""] * len(table))] if title else [table]
     return pd.concat(parts).fillna("")
 
 
-def markdown(table: pd.DataFrame | Sequence[Mapping[str, Any]]) -> str:
+def comparison(
+    heading: str,
+    ours: Mapping[str, Sequence[Mapping[str, str]]],
+    published: Mapping[str, Sequence[Mapping[str, str]]],
+    columns: Sequence[str],
+    absent: Collection[str],
+) -> pd.DataFrame:
+    """Returns rows of this code and published rows, each a mapping of sections, below one another.
+
+    Those of `columns` are shown for which this code has a cell that is not in `absent`. Published rows
+    without a value in these are left out. The first column, with the names of rows, has the `heading`.
+    """
+    rows = [row for own in ours.values() for row in own]
+    shown = [name for name in columns if any(row[name] not in absent for row in rows)]
+    if not shown:
+        return pd.DataFrame(columns=[heading])
+    known = {
+        title: [row for row in own if any(name in row for name in shown)]
+        for title, own in published.items()
+    }
+    table = in_sections({**ours, **known})[[heading, *shown]].replace("", NOTHING)
+    table.loc[table.index != "", shown] = ""
+    return table
+
+
+def markdown(table: Rows) -> str:
     """Returns a table, or a list of its rows, as Markdown; columns of numbers are aligned to the right."""
     text = _as_text(table)
     if text.empty:
@@ -65,11 +92,14 @@ def lengths_cell(lengths: npt.NDArray[np.integer], unit: str = "length") -> dict
     return {heading: ", ".join(f"{value:,.0f}" for value in values)}
 
 
+def format_known(value: float | None, form: str = "{:.2f}") -> str:
+    """Formats a number; None and NaN are a dash."""
+    return NOTHING if value is None or math.isnan(value) else form.format(value)
+
+
 def format_3sf(value: float | None) -> str:
     """Formats a number with three significant figures; None and NaN are a dash."""
-    if value is None or math.isnan(value):
-        return NOTHING
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
+    return format_known(value, "{:,.0f}" if value and value >= 99.95 else "{:#.3g}")
 
 
 def format_difference(value: float, digits: int = 2) -> str:
@@ -79,12 +109,10 @@ def format_difference(value: float, digits: int = 2) -> str:
 
 def format_p(value: float) -> str:
     """Formats a p-value with three decimals; a dash for NaN."""
-    if math.isnan(value):
-        return NOTHING
-    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
+    return "< 0.001" if value < 0.001 else format_known(value, "{:.3f}")
 
 
-def _as_text(table: pd.DataFrame | Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def _as_text(table: Rows) -> pd.DataFrame:
     """Returns the table with one line of text per cell; the index is text for titles, else empty."""
     if not isinstance(table, pd.DataFrame):
         columns = list(dict.fromkeys(key for row in table for key in row))

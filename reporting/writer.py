@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import pandas as pd
@@ -18,6 +18,15 @@ import pandas as pd
 from cli.commands import parser_of, run_to_end
 from dataprep.cache import user_path
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OBJECTS = [
+    "metrics",
+    "speed",
+    "setting",
+    "baselines",
+]  # columns that are not in the CSV file of runs
 STYLE = """
 :root { color-scheme: light dark; --line: #dfe3e7; --head: #f1f3f5; }
 @media (prefers-color-scheme: dark) { :root { --line: #343a41; --head: #23282e; } }
@@ -51,8 +60,8 @@ def main(
 
     `read` returns the runs in folders, and a sentence for each run that was left out. `make` is called with
     these and a path; it writes figures to files whose names begin with that path, and returns the content of
-    other files by ending, among them "md". Its keyword arguments are the values of `flags`, which map a name
-    to options of argparse. Returns the exit code.
+    other files by ending, among them "md". "html" and "runs.csv" are added. The keyword arguments of `make`
+    are the values of `flags`, which map a name to options of argparse. Returns the exit code.
     """
     parser = parser_of(program, description)
     parser.add_argument(
@@ -71,8 +80,12 @@ def main(
             print(f"{program}: {sentence}", file=sys.stderr)
         values = {name: getattr(given, name) for name in flags or {}}
         with staged(given.out) as path:
-            texts = make(runs, left_out, path, **values)
-            for ending, text in {**texts, "html": html_page(texts["md"], path.parent)}.items():
+            texts = dict(make(runs, left_out, path, **values))
+            texts["html"] = html_page(texts["md"], path.parent)
+            texts["runs.csv"] = (
+                runs.drop(columns=OBJECTS).assign(folder=runs["name"]).to_csv(index=False)
+            )
+            for ending, text in texts.items():
                 path.with_name(f"{path.name}.{ending}").write_text(text, encoding="utf-8")
         print(texts["md"], end="")
 
@@ -121,9 +134,11 @@ def bullets(sentences: Iterable[str]) -> str:
     return "\n".join(f"* {sentence}" for sentence in sentences)
 
 
-def picture(path: Path, description: str) -> str:
-    """Returns the Markdown of an image in the folder of the page."""
-    return f"![{description}]({quote(path.name)})"
+def picture(path: Path, name: str, figure: "Figure", description: str) -> str:
+    """Saves a figure as `<path>-<name>.png`, in the folder of the page; returns its Markdown."""
+    file = path.with_name(f"{path.name}-{name}.png")
+    figure.savefig(file)
+    return f"![{description}]({quote(file.name)})"
 
 
 def html_page(markdown: str, folder: Path) -> str:

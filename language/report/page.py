@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -15,21 +15,18 @@ from reporting.plotting import (
     add_legend,
     draw_curve,
     format_steps,
+    metric_over_seeds,
     new_figure,
-    seeds_together,
     styles_of,
 )
-from reporting.runs import curve_of
 from reporting.tables import markdown
 from reporting.writer import bullets, join, picture
 
-# Axis title and scale factor of each metric.
-PANELS: Mapping[str, tuple[str, float]] = {
-    "mlm_accuracy": ("MLM accuracy, %", 100),
-    "mlm_loss": ("MLM loss, nats per token", 1),
-    "order_accuracy": ("sentence-order accuracy, %", 100),
-}
-OBJECTS = ["metrics", "speed", "setting", "baselines"]  # columns that are not in the CSV file
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Scale factor of each metric.
+PANELS: Mapping[str, float] = {"mlm_accuracy": 100, "mlm_loss": 1, "order_accuracy": 100}
 
 
 def make(runs: pd.DataFrame, left_out: Sequence[str], path: Path) -> dict[str, str]:
@@ -65,16 +62,13 @@ def make(runs: pd.DataFrame, left_out: Sequence[str], path: Path) -> dict[str, s
             markdown(gains),
         ]
     if len(pretraining):
-        file = path.with_name(f"{path.name}-pretraining.png")
-        plot_pretraining(pretraining, file)
+        description = "Masked tokens, loss and sentence orders on held-out text against steps."
         parts += [
             "## Pretraining",
             "Metrics on held-out text, at the step with the smallest loss: mean ± standard deviation over"
             " seeds.",
             markdown(tables.pretraining_table(pretraining)),
-            picture(
-                file, "Masked tokens, loss and sentence orders on held-out text against steps."
-            ),
+            picture(path, "pretraining", plot_pretraining(pretraining), description),
         ]
     for task, own in tuned.groupby("task", sort=False):
         parts += [
@@ -90,11 +84,10 @@ def make(runs: pd.DataFrame, left_out: Sequence[str], path: Path) -> dict[str, s
         bullets(dict.fromkeys(filter(None, runs["versions"]))),
         *(["Left out:", bullets(left_out)] if left_out else []),
     ]
-    table = runs.drop(columns=OBJECTS).assign(folder=runs["name"])
-    return {"md": join(parts), "runs.csv": table.to_csv(index=False)}
+    return {"md": join(parts)}
 
 
-def plot_pretraining(groups: pd.DataFrame, path: Path) -> None:
+def plot_pretraining(groups: pd.DataFrame) -> "Figure":
     """Plots validation metrics against steps: one panel per metric, one line per model, bands over seeds.
 
     Source: Xiong et al. 2021, Figure 5.
@@ -105,19 +98,18 @@ def plot_pretraining(groups: pd.DataFrame, path: Path) -> None:
     figure = new_figure(12.5, 3.9 + 0.24 * math.ceil((len(groups) + 1) / 3))
     handles: dict[str, Any] = {}
     panels = figure.subplots(1, len(PANELS))
-    for axes, (metric, (title, scale)) in zip(panels, PANELS.items(), strict=True):
+    for axes, (metric, scale) in zip(panels, PANELS.items(), strict=True):
         for own in groups.to_dict("records"):
-            curves = [curve_of(run["metrics"], f"valid/{metric}") for run in own["runs"]]
-            curve = seeds_together(curves, scale)
-            if curve.steps:
+            curve = metric_over_seeds(own["runs"], f"valid/{metric}", scale)
+            if len(curve):
                 style = {**styles[own["name"]], "linewidth": 1.8, "marker": "o", "markersize": 2.5}
-                draw_curve(axes, curve.steps, curve, **style)
+                draw_curve(axes, curve, **style)
                 handles[own["name"]] = axes.get_lines()[-1]
         if metric in known:
             level = scale * known[metric]
             handles["without context"] = axes.axhline(level, color=GREY, linestyle="--", zorder=1)
-        axes.set(xlabel="step", ylabel=title)
+        axes.set(xlabel="step", ylabel=tables.TITLES[metric])
         format_steps(axes)
     figure.suptitle("Pretraining, on held-out text (band: over seeds)", fontsize=11)
     add_legend(figure, list(handles.values()), list(handles), 3)
-    figure.savefig(path)
+    return figure

@@ -1,7 +1,6 @@
 """Published numbers: Table 2 of the paper."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from language.tasks.task import Metric
 
@@ -13,25 +12,17 @@ REMARK = (
 )
 
 
-class Column(NamedTuple):
-    """A column of the table: task, split and metric."""
-
-    title: str
-    task: str
-    split: str
-    metric: Metric
-
-
-# The paper does not specify the validation set of IMDb; the test set is used here.
-COLUMNS = (
-    Column("SST-2", "sst2", "valid", "accuracy"),
-    Column("MRPC, F1", "mrpc", "valid", "f1"),
-    Column("QNLI", "qnli", "valid", "accuracy"),
-    Column("QQP, F1", "qqp", "valid", "f1"),
-    Column("MNLI-m", "mnli", "valid", "accuracy"),
-    Column("MNLI-mm", "mnli", "valid_mismatched", "accuracy"),
-    Column("IMDb, test", "imdb", "test", "accuracy"),
-)
+# Task, split and metric of each column. The paper does not specify the validation set of IMDb; the test set
+# is used here.
+COLUMNS: Mapping[str, tuple[str, str, Metric]] = {
+    "SST-2": ("sst2", "valid", "accuracy"),
+    "MRPC, F1": ("mrpc", "valid", "f1"),
+    "QNLI": ("qnli", "valid", "accuracy"),
+    "QQP, F1": ("qqp", "valid", "f1"),
+    "MNLI-m": ("mnli", "valid", "accuracy"),
+    "MNLI-mm": ("mnli", "valid_mismatched", "accuracy"),
+    "IMDb, test": ("imdb", "test", "accuracy"),
+}
 
 # In the order of COLUMNS, in percent.
 TABLE_2: Mapping[str, tuple[float, ...]] = {

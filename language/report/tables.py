@@ -2,28 +2,33 @@
 
 import itertools
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from language.glue.tasks import TASKS
-from language.report.published import COLUMNS, SOURCE, TABLE_2, Column
+from language.report.published import COLUMNS, SOURCE, TABLE_2
 from language.tasks.sequences import read_predictions
 from nystromformer_jax.support.spelling import nearest
-from reporting.runs import one_per_seed, over_seeds, read_runs, unique_labels
-from reporting.statistics import binomial_error, format_spread
-from reporting.tables import NOTHING, format_3sf, format_difference, in_sections
+from reporting.runs import read_runs, unique_labels
+from reporting.statistics import Summary, binomial_error, format_spread, summarize
+from reporting.tables import (
+    NOTHING,
+    comparison,
+    format_3sf,
+    format_difference,
+    format_known,
+    in_sections,
+)
 
 TITLES = {
-    "accuracy": "accuracy",
-    "f1": "F1",
-    "matthews": "Matthews",
-    "pearson": "Pearson",
-    "spearman": "Spearman",
+    "accuracy": "accuracy, %",
+    "f1": "F1, %",
+    "matthews": "Matthews, %",
+    "pearson": "Pearson, %",
+    "spearman": "Spearman, %",
     "mlm_accuracy": "MLM accuracy, %",
     "order_accuracy": "sentence-order accuracy, %",
     "mlm_loss": "MLM loss, nats per token",
@@ -31,6 +36,7 @@ TITLES = {
 }
 SPLIT_TITLES = {"valid": "", "valid_mismatched": "mismatched ", "test": "test "}
 PRETRAINING_METRICS = ("mlm_accuracy", "order_accuracy", "mlm_loss", "perplexity")
+NOT_RUN = "not run"
 # Keys of a setting that may differ between a pretrained model and the same model from scratch.
 START = {"init.from_scratch", "init.init_sha256"}
 
@@ -47,14 +53,14 @@ def read(folders: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     needed = (
         "finished run of pretraining, or of fine-tuning on GLUE or IMDb: its result.json is needed"
     )
-    found = read_runs(folders, ["glue", "pretrain"], needed)
-    for run in found.to_dict("records"):
+    runs, left_out = read_runs(folders, ["glue", "pretrain"], needed)
+    for run in runs.to_dict("records"):
         if run["kind"] == "glue" and run["task"] not in TASKS:
             raise ValueError(f"{run['folder']}: the task is unknown{nearest(run['task'], TASKS)}")
         for metric in metrics_of(run["task"]):
             if math.isnan(run.get(f"valid.{metric}", math.nan)):
                 raise ValueError(f"{run['folder'] / 'result.json'}: valid.{metric} is missing.")
-    return one_per_seed(found)
+    return runs, left_out
 
 
 def group(runs: pd.DataFrame) -> pd.DataFrame:
@@ -66,20 +72,19 @@ def group(runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for _, own in runs.groupby(["kind", "task", "setting"], sort=False):
         found = own.sort_values("seed").to_dict("records")
-        first, model = found[0], found[0]["label"].partition(", ")[0]
-        scratch = first.get("from_scratch") is True
+        first = found[0]
+        scratch = " from scratch" if first.get("from_scratch") is True else ""
         rows.append(
             {
                 **{key: first[key] for key in ("task", "kind", "recipe", "label", "setting")},
-                "model": f"{model} from scratch" if scratch else model,
+                "model": first["label"].partition(", ")[0] + scratch,
                 "runs": found,
                 "is_partial": any(run["state"] == "partial" for run in found),
             }
         )
-    groups = pd.DataFrame(rows)
     order = {task: place for place, task in enumerate(TASKS)}
-    keys = [(order.get(row.task, -1), row.is_partial, row.label) for row in groups.itertuples()]
-    groups = groups.assign(order=keys).sort_values("order", ignore_index=True)
+    rows.sort(key=lambda row: (order.get(row["task"], -1), row["is_partial"], row["label"]))
+    groups = pd.DataFrame(rows)
     return groups.assign(name=unique_labels(groups))
 
 
@@ -88,40 +93,22 @@ def metrics_of(task: str) -> Sequence[str]:
     return TASKS[task].metrics if task else PRETRAINING_METRICS
 
 
-def over_runs(group: Mapping[str, Any], split: str, metric: str) -> dict[str, float] | None:
-    """Returns statistics of a metric over seeds, and its standard error over examples as `error`."""
-    values = [run.get(f"{split}.{metric}", math.nan) for run in group["runs"]]
-    if any(map(math.isnan, values)):
-        return None
-    errors = [_error(run, split, metric) for run in group["runs"]]
-    return {**over_seeds(values), "error": statistics.fmean(errors)}
-
-
 def table_2(groups: pd.DataFrame) -> pd.DataFrame:
     """Returns Table 2 of the paper: one row per model of these runs, and the published rows.
 
     It has the columns that these runs have. Of several settings, the best on validation is shown.
     """
-    rows = []
-    for model, own in groups[groups["task"] != ""].groupby("model", sort=False):
-        cells = {column.title: _best_cell(own, column) for column in COLUMNS}
-        if any(cells.values()):
-            rows.append(
-                {"model": model, **{name: cell or "not run" for name, cell in cells.items()}}
-            )
-    rows.sort(key=lambda row: list(row.values()).count("not run"))
-    shown = [c.title for c in COLUMNS if any(row[c.title] != "not run" for row in rows)]
+    rows = [
+        {"model": model, **{title: _best_cell(own, *column) for title, column in COLUMNS.items()}}
+        for model, own in groups[groups["task"] != ""].groupby("model", sort=False)
+    ]
+    rows.sort(key=lambda row: list(row.values()).count(NOT_RUN))
+    rows = [row for row in rows if set(row.values()) - {row["model"], NOT_RUN}]
     paper = [
-        {"model": model}
-        | dict(zip([c.title for c in COLUMNS], map("{:.1f}".format, values), strict=True))
+        {"model": model, **dict(zip(COLUMNS, map("{:.1f}".format, values), strict=True))}
         for model, values in TABLE_2.items()
     ]
-    if not shown:
-        return pd.DataFrame()
-    sections = {"This code": pd.DataFrame(rows), SOURCE: pd.DataFrame(paper)}
-    return in_sections(
-        {title: table[["model", *shown]] for title, table in sections.items() if len(table)}
-    )
+    return comparison("model", {"This code": rows}, {SOURCE: paper}, tuple(COLUMNS), [NOT_RUN])
 
 
 def gains_table(groups: pd.DataFrame) -> pd.DataFrame:
@@ -147,24 +134,17 @@ def gains_table(groups: pd.DataFrame) -> pd.DataFrame:
 
 def settings_table(groups: pd.DataFrame) -> pd.DataFrame:
     """Returns a table with one row per setting of a task: all metrics over seeds."""
-    rows = []
-    for own in groups.to_dict("records"):
-        main = over_runs(own, "valid", TASKS[own["task"]].select_by) or {}
-        half_width = main.get("half_width", math.nan)
-        rows.append(
-            {
-                "setting": own["name"] + (", partial" if own["is_partial"] else ""),
-                "seeds": ", ".join(str(run["seed"]) for run in own["runs"]),
-                **{
-                    _title(*name): _of_seeds(over_runs(own, *name), name[1])
-                    for name in _shown(groups)
-                },
-                "95 % t interval": NOTHING
-                if math.isnan(half_width)
-                else f"± {100 * half_width:.2f}",
-                "steps": f"{own['runs'][0]['done_steps']:,}",
-            }
-        )
+    select_by = TASKS[groups["task"].iloc[0]].select_by
+    rows = [
+        {
+            **_over_seeds("setting", own, _shown(groups)),
+            "95 % t interval": format_known(
+                100 * _summary(own, "valid", select_by).half_width, "± {:.2f}"
+            ),
+            "steps": f"{own['runs'][0]['done_steps']:,}",
+        }
+        for own in groups.to_dict("records")
+    ]
     return pd.DataFrame(rows)
 
 
@@ -180,7 +160,7 @@ def runs_table(groups: pd.DataFrame) -> pd.DataFrame:
                 for name in _shown(groups)
                 if not math.isnan(run.get(".".join(name), math.nan))
             },
-            "examples": _count(run, "valid_examples"),
+            "examples": format_known(run.get("valid_examples"), "{:,.0f}"),
             "best step": f"{run['best_step']:,} of {run['done_steps']:,}",
             "s per step": format_3sf(run["step_seconds"]),
             "device": run["device"] or NOTHING,
@@ -193,20 +173,18 @@ def runs_table(groups: pd.DataFrame) -> pd.DataFrame:
 
 def pretraining_table(groups: pd.DataFrame) -> pd.DataFrame:
     """Returns a table with one row per pretrained model, and the context-free baselines."""
-    rows = [
-        {
-            "model": own["name"] + (", partial" if own["is_partial"] else ""),
-            "seeds": ", ".join(str(run["seed"]) for run in own["runs"]),
-            **{
-                TITLES[name]: _of_seeds(over_runs(own, "valid", name), name)
-                for name in PRETRAINING_METRICS
-            },
-            "parameters, M": _count(own["runs"][0], "parameters", 1e6),
-            "steps": f"{own['runs'][0]['done_steps']:,}",
-            "held-out pairs": _count(own["runs"][0], "valid_examples"),
-        }
-        for own in groups.to_dict("records")
-    ]
+    rows = []
+    for own in groups.to_dict("records"):
+        run = own["runs"][0]
+        millions = run.get("parameters", math.nan) / 1e6
+        rows.append(
+            {
+                **_over_seeds("model", own, [("valid", name) for name in PRETRAINING_METRICS]),
+                "parameters, M": format_known(millions, "{:,.1f}"),
+                "steps": f"{run['done_steps']:,}",
+                "held-out pairs": format_known(run.get("valid_examples"), "{:,.0f}"),
+            }
+        )
     known = baselines(groups)
     trivial = {
         "model": "most frequent token and constant order (accuracies), unigram frequencies (loss)",
@@ -214,8 +192,7 @@ def pretraining_table(groups: pd.DataFrame) -> pd.DataFrame:
             TITLES[name]: _plain(known[name], name) for name in PRETRAINING_METRICS if name in known
         },
     }
-    without = pd.DataFrame([trivial] if known else [], columns=list(rows[0]))
-    return in_sections({"": pd.DataFrame(rows), "Without context": without})
+    return in_sections({"": rows, "Without context": [trivial] if known else []})
 
 
 def baselines(groups: pd.DataFrame) -> Mapping[str, float]:
@@ -224,26 +201,41 @@ def baselines(groups: pd.DataFrame) -> Mapping[str, float]:
     return known[0] if known and all(one == known[0] for one in known) else {}
 
 
-def _best_cell(groups: pd.DataFrame, column: Column) -> str:
+def _summary(group: Mapping[str, Any], split: str, metric: str) -> Summary:
+    """Returns statistics of a metric over seeds; NaN if a run lacks it."""
+    return summarize([run.get(f"{split}.{metric}", math.nan) for run in group["runs"]])
+
+
+def _over_seeds(
+    heading: str, group: Mapping[str, Any], names: Sequence[tuple[str, str]]
+) -> dict[str, str]:
+    """Returns the first cells of a group's row: its name under a heading, seeds, and metrics over seeds."""
+    row = {
+        heading: group["name"] + (", partial" if group["is_partial"] else ""),
+        "seeds": ", ".join(str(run["seed"]) for run in group["runs"]),
+    }
+    for split, metric in names:
+        summary = _summary(group, split, metric)
+        known = [x for x in (summary.mean, summary.deviation) if not math.isnan(x)]
+        row[_title(split, metric)] = " ± ".join(_plain(x, metric) for x in known) or NOTHING
+    return row
+
+
+def _best_cell(groups: pd.DataFrame, task: str, split: str, metric: str) -> str:
     """Returns a cell of Table 2: mean and deviation over seeds; for one seed, the error over examples."""
-    own = groups[groups["task"] == column.task].to_dict("records")
+    own = groups[groups["task"] == task].to_dict("records")
     if not own:
-        return ""
-    ranks = [
-        (
-            not one["is_partial"],
-            (over_runs(one, "valid", TASKS[column.task].select_by) or {}).get("mean", 0),
-        )
-        for one in own
-    ]
-    best = own[ranks.index(max(ranks))]
-    cell = over_runs(best, column.split, column.metric)
-    if not cell:
-        return ""
-    words = f"{format_spread(100 * cell['mean'], 100 * cell['deviation'])} (n = {cell['n']})"
-    if cell["n"] == 1:
-        error = "" if math.isnan(cell["error"]) else f" (s.e. {100 * cell['error']:.2f})"
-        words = f"{100 * cell['mean']:.2f}{error}"
+        return NOT_RUN
+    select_by = TASKS[task].select_by
+    best = max(own, key=lambda x: (not x["is_partial"], _summary(x, "valid", select_by).mean))
+    cell = _summary(best, split, metric)
+    if math.isnan(cell.mean):
+        return NOT_RUN
+    words = f"{format_spread(100 * cell.mean, 100 * cell.deviation)} (n = {cell.n})"
+    if cell.n == 1:
+        error = _error(best["runs"][0], split, metric)
+        words = f"{100 * cell.mean:.2f}"
+        words += "" if math.isnan(error) else f" (s.e. {100 * error:.2f})"
     words += f", best of {len(own)}" if len(own) > 1 else ""
     return f"{words}, partial" if best["is_partial"] else words
 
@@ -252,31 +244,30 @@ def _gain(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, str] | 
     """Returns the row of a gain over the common seeds; None without them or without predictions."""
     ours, theirs = ({run["seed"]: run for run in own["runs"]} for own in (one, other))
     seeds = sorted(ours.keys() & theirs.keys())
-    answers = [[_correct(runs[seed]) for seed in seeds] for runs in (ours, theirs)]
-    if not seeds or not all(own for runs in answers for own in runs):
+    answers = [_correct(runs[seed]) for runs in (ours, theirs) for seed in seeds]
+    if not answers or any(own.empty for own in answers):
         return None
-    names = answers[0][0].keys()
-    if any(own.keys() != names for runs in answers for own in runs):
+    correct = pd.concat(answers, axis=1)  # aligned by example
+    if correct.isna().any(axis=None):
         runs = ", ".join(run["name"] for run in (*one["runs"], *other["runs"]))
         raise ValueError(f"{runs} predicted different examples; compare runs on the same data.")
-    right = [np.mean([[own[name] for name in names] for own in runs], axis=0) for runs in answers]
-    differences = right[0] - right[1]
-    error = (
-        differences.std(ddof=1) / math.sqrt(len(differences)) if len(differences) > 1 else math.nan
-    )
+    pretrained = correct.iloc[:, : len(seeds)].mean(axis=1)
+    scratch = correct.iloc[:, len(seeds) :].mean(axis=1)
+    difference = pretrained - scratch
     return {
         "task": TASKS[one["task"]].title,
         "model": one["model"],
         "seeds": ", ".join(map(str, seeds)),
-        "examples": f"{len(differences):,}",
-        "from scratch, %": f"{100 * right[1].mean():.2f}",
-        "pretrained, %": f"{100 * right[0].mean():.2f}",
-        "difference ± s.e.": f"{format_difference(100 * differences.mean())} ± {100 * error:.2f}",
+        "examples": f"{len(difference):,}",
+        "from scratch, %": f"{100 * scratch.mean():.2f}",
+        "pretrained, %": f"{100 * pretrained.mean():.2f}",
+        "difference ± s.e.": f"{format_difference(100 * difference.mean())}"
+        f" ± {100 * difference.sem():.2f}",
     }
 
 
-def _correct(run: Mapping[str, Any]) -> Mapping[str, np.bool]:
-    """Returns {example id: True if correct} on the test set if it was scored, else on the validation set.
+def _correct(run: Mapping[str, Any]) -> pd.Series:
+    """Returns 1.0 or 0.0 by example id, on the test set if it was scored, else on the validation set.
 
     The result is empty for regression, and without a file of labeled predictions.
     """
@@ -284,11 +275,11 @@ def _correct(run: Mapping[str, Any]) -> Mapping[str, np.bool]:
     split = "test" if not math.isnan(run.get("test.accuracy", math.nan)) else "valid"
     file = Path(run["folder"], "predictions", task.file_name(split))
     if task.is_regression or not file.is_file():
-        return {}
+        return pd.Series(dtype=float)
     ids, predictions, labels = read_predictions(task, file)
     if labels is None:
-        return {}
-    return dict(zip(ids.tolist(), predictions == labels, strict=True))
+        return pd.Series(dtype=float)
+    return pd.Series(predictions == labels, ids, dtype=float)
 
 
 def _beyond_start(group: Mapping[str, Any]) -> set[Any]:
@@ -316,23 +307,10 @@ def _shown(groups: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _title(split: str, metric: str) -> str:
-    return f"{SPLIT_TITLES[split]}{TITLES[metric]}, %"
-
-
-def _count(run: Mapping[str, Any], key: str, unit: float = 1) -> str:
-    value = run.get(key, math.nan)
-    return NOTHING if math.isnan(value) else f"{value / unit:,.{0 if unit == 1 else 1}f}"
+    return SPLIT_TITLES[split] + TITLES[metric]
 
 
 def _plain(value: float, metric: str) -> str:
     if metric == "perplexity":
         return format_3sf(value)
     return f"{value:.3f}" if metric == "mlm_loss" else f"{100 * value:.2f}"
-
-
-def _of_seeds(cell: Mapping[str, float] | None, metric: str) -> str:
-    if cell is None:
-        return NOTHING
-    if cell["n"] == 1:
-        return _plain(cell["mean"], metric)
-    return f"{_plain(cell['mean'], metric)} ± {_plain(cell['deviation'], metric)}"

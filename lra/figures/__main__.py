@@ -10,7 +10,6 @@
 Source: the maps are Figure 3 of Xiong et al. 2021, arXiv:2102.03902.
 """
 
-import argparse
 import dataclasses
 import math
 import sys
@@ -20,21 +19,22 @@ from typing import Any
 
 import numpy as np
 
-from cli.commands import run_to_end
+from cli.commands import number, run_to_end
 from lra.figures import approximation
 from lra.figures.approximation import HeadMaps, nystrom_options
-from lra.figures.captured import Trained, new_parser, open_run
+from lra.figures.trained_run import Trained, new_parser, open_run
 from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.support.durable import write_json
 from reporting.plotting import COLORS, new_figure
 from reporting.writer import staged
 
 MAX_LEN = 16_384
-MAX_TICKS = 40  # maximum number of tokens that are shown as axis labels
 PERCENTILE = 99.5  # weights of a softmax map above this percentile have the brightest color
 
-COLOR_OF = {"trained": COLORS[0], "random": COLORS[1]}
-NAMES = {"trained": "trained model", "random": "random normal query, key, value"}
+KINDS = {
+    "trained": (COLORS[0], "trained model"),
+    "random": (COLORS[1], "random normal query, key, value"),
+}
 
 
 def measure(
@@ -56,7 +56,7 @@ def measure(
         raise ValueError(f"test example {example} has no real token: pass another --example.")
     chosen = trained.longest(examples)
     layers = trained.layers(chosen)
-    shortest = layers[0].query.shape[1]
+    shortest = layers[0][0].shape[1]
     if shortest <= nystrom.num_landmarks:
         raise ValueError(
             f"the longest test examples have {shortest} tokens, so {nystrom.num_landmarks} landmarks give"
@@ -77,7 +77,7 @@ def measure(
                     "map_error": one.map_error,
                     "output_error": one.output_error,
                     # The weight with the brightest color, relative to uniform attention.
-                    "brightest": float(np.percentile(one.exact, PERCENTILE)) * one.length,
+                    "brightest": float(np.percentile(one.exact, PERCENTILE)) * length,
                 }
                 for layer, heads in enumerate(maps)
                 for head, one in enumerate(heads)
@@ -93,9 +93,7 @@ def measure(
     return numbers, maps
 
 
-def draw_maps(
-    numbers: Mapping[str, Any], maps: Sequence[Sequence[HeadMaps]], words: Sequence[str], path: Path
-) -> None:
+def draw_maps(numbers: Mapping[str, Any], maps: Sequence[Sequence[HeadMaps]], path: Path) -> None:
     """Draws the exact and approximate map of each head; each pair has a separate color scale."""
     from matplotlib.colors import PowerNorm
 
@@ -117,10 +115,6 @@ def draw_maps(
             image = axis.imshow(picture * length, norm=norm, cmap="cividis", extent=box)
             axis.set_xlabel("key", fontsize=8)
             axis.tick_params(labelsize=8)
-            if words:
-                places = np.arange(length) + 0.5
-                axis.set_xticks(places, words, rotation=90, fontsize=5)
-                axis.set_yticks(places, words, fontsize=5)
         layer, head = about["layer"] + 1, about["head"] + 1
         axes[0].set_title(f"layer {layer}, head {head}: softmax", fontsize=9)
         axes[1].set_title(f"Nyström, {landmarks} landmarks", fontsize=9)
@@ -143,80 +137,68 @@ def draw_errors(numbers: Mapping[str, Any], path: Path) -> None:
     figure = new_figure(10, 4.2)
     left, right = figure.subplots(1, 2, sharey=True)
     curves = numbers["curves"]
-    for kind, color in COLOR_OF.items():
-        rows = curves[kind]["by_landmarks"]
-        counts = [row["num_landmarks"] for row in rows]
-        _band(left, counts, rows, color, "o-", NAMES[kind])
-        for count, style in zip(approximation.FIXED_LANDMARKS, ("o-", "s--"), strict=True):
-            rows = [row for row in curves[kind]["by_length"] if row["num_landmarks"] == count]
-            if not rows:
-                continue  # no example is long enough
-            lengths = [row["length"] for row in rows]
-            _band(right, lengths, rows, color, style, f"{count} landmarks, {kind}")
-            _set_log2_scale(right, lengths)
-        _set_log2_scale(left, counts)
+    for kind, (color, name) in KINDS.items():
+        by_length = {
+            count: [row for row in curves[kind]["by_length"] if row["num_landmarks"] == count]
+            for count in approximation.FIXED_LANDMARKS
+        }
+        _draw(left, "num_landmarks", curves[kind]["by_landmarks"], color, "o-", name)
+        for (count, rows), style in zip(by_length.items(), ("o-", "s--"), strict=True):
+            if rows:  # else no example is long enough
+                _draw(right, "length", rows, color, style, f"{count} landmarks, {kind}")
+    for axis in figure.axes:
+        if axis.lines:
+            places = np.asarray(axis.lines[-1].get_xdata()).tolist()
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(places, [f"{place:,}" for place in places])
+            axis.minorticks_off()
+            axis.legend(fontsize=8)
+        else:
+            axis.text(0.5, 0.5, "no example is long enough", transform=axis.transAxes, ha="center")
     left.set(xlabel="landmarks", ylabel="relative error of the output")
     left.set_title(f"against landmarks, {curves['tokens']:,} tokens", fontsize=10)
     right.set(xlabel="tokens, from the start of the same examples")
     right.set_title("against length", fontsize=10)
-    left.legend(fontsize=8)
-    if right.lines:
-        right.legend(fontsize=8)
-    else:
-        right.text(0.5, 0.5, "no example is long enough", transform=right.transAxes, ha="center")
-    _save_log_plot(figure, numbers, (left, right), path)
+    _save_log_plot(figure, numbers, path)
 
 
 def draw_pinv(numbers: Mapping[str, Any], path: Path) -> None:
     """Draws the pseudoinverse residual and the output error by number of iterations."""
     figure = new_figure(10, 4.2)
-    panels = figure.subplots(1, 2)
-    for kind, color in COLOR_OF.items():
-        for start, style in zip(approximation.STARTS, ("o-", "x"), strict=True):
-            rows = numbers["curves"][kind]["by_iteration"][start]
-            iterations = [row["iterations"] for row in rows]
-            for axis, quantity in zip(panels, ("residual", "output_error"), strict=True):
-                values = [row[quantity] for row in rows]
-                _band(axis, iterations, values, color, style, f"{kind}, start {start}")
-    for axis, title in zip(
-        panels, ("residual, ‖A Z A − A‖ / ‖A‖", "relative error of the output"), strict=True
-    ):
-        count = numbers["nystrom"]["pinv_iters"]
+    panels = {
+        "residual": "residual, ‖A Z A − A‖ / ‖A‖",
+        "output_error": "relative error of the output",
+    }
+    count = numbers["nystrom"]["pinv_iters"]
+    for axis, (quantity, title) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        for kind, (color, _) in KINDS.items():
+            for start, style in zip(approximation.STARTS, ("o-", "x"), strict=True):
+                rows = numbers["curves"][kind]["by_iteration"][start]
+                rows = [{**row, **row[quantity]} for row in rows]
+                _draw(axis, "iterations", rows, color, style, f"{kind}, start {start}")
         axis.axvline(count, color="grey", linewidth=1, linestyle=":", label=f"{count} iterations")
-        axis.set(xlabel="iterations", xticks=iterations[::2])
+        axis.set(xlabel="iterations", xticks=axis.lines[0].get_xdata()[::2])
         axis.set_title(title, fontsize=10)
-    panels[0].legend(fontsize=8)
-    _save_log_plot(figure, numbers, panels, path)
+    figure.axes[0].legend(fontsize=8)
+    _save_log_plot(figure, numbers, path)
 
 
-def _band(
-    axis: Any,
-    places: Sequence[int],
-    rows: Sequence[Mapping[str, float]],
-    color: str,
-    style: str,
-    label: str,
+def _draw(
+    axis: Any, x: str, rows: Sequence[Mapping[str, Any]], color: str, style: str, label: str
 ) -> None:
-    """Draws the median against `places`, and the quartiles as a band if `style` has a line."""
-    lower, median, upper = ([row[name] for row in rows] for name in ("lower", "median", "upper"))
+    """Draws the median against the key `x`, and the quartiles as a band if `style` has a line."""
+    places, lower, median, upper = (
+        [row[name] for row in rows] for name in (x, "lower", "median", "upper")
+    )
     axis.plot(places, median, style, color=color, label=label, markersize=4)
     if "-" in style:
         axis.fill_between(places, lower, upper, color=color, alpha=0.15, linewidth=0)
 
 
-def _set_log2_scale(axis: Any, places: Sequence[int]) -> None:
-    """Sets a log2 scale with a tick at each of `places`."""
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(places, [f"{place:,}" for place in places])
-    axis.minorticks_off()
-
-
-def _save_log_plot(
-    figure: Any, numbers: Mapping[str, Any], panels: Sequence[Any], path: Path
-) -> None:
+def _save_log_plot(figure: Any, numbers: Mapping[str, Any], path: Path) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    for axis in panels:
+    for axis in figure.axes:
         axis.set_yscale("log")
         lowest, highest = axis.get_ylim()
         decades = math.log10(highest / lowest)
@@ -242,31 +224,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = new_parser("lra.figures", __doc__)
     parser.add_argument("--example", type=int, default=0, help="test example of the maps")
     parser.add_argument(
-        "--examples", type=int, default=8, help="number of test examples of the curves"
+        "--examples", type=number(int, 1), default=8, help="number of test examples of the curves"
     )
-    parser.add_argument("--num_landmarks", type=int, help="default: as in the run, else 64")
+    parser.add_argument(
+        "--num_landmarks", type=number(int, 1), help="default: as in the run, else 64"
+    )
     given = parser.parse_args(arguments)
-    return run_to_end("lra.figures", lambda: _report(given))
 
+    def report() -> None:
+        trained = open_run(given.run, data_dir=given.data_dir, max_len=MAX_LEN)
+        nystrom = nystrom_options(trained.run.config["attention"])
+        if given.num_landmarks is not None:
+            nystrom = dataclasses.replace(nystrom, num_landmarks=given.num_landmarks)
+        numbers, maps = measure(trained, given.example, given.examples, nystrom)
+        out = given.out or Path("results/figures", trained.name)
+        with staged(out) as path:
+            draw_maps(numbers, maps, path.with_name(f"{out.name}-maps.png"))
+            draw_errors(numbers, path.with_name(f"{out.name}-error.png"))
+            draw_pinv(numbers, path.with_name(f"{out.name}-pinv.png"))
+            write_json(path.with_name(f"{out.name}.json"), numbers)
+        print(f"Written: {out}.json, {out}-maps.png, {out}-error.png, {out}-pinv.png.")
 
-def _report(given: argparse.Namespace) -> None:
-    for name in ("examples", "num_landmarks"):
-        if getattr(given, name) is not None and getattr(given, name) < 1:
-            raise ValueError(f"--{name} must be 1 or more, got {getattr(given, name)}.")
-    trained = open_run(given.run, data_dir=given.data_dir, max_len=MAX_LEN)
-    nystrom = nystrom_options(trained.run.config["attention"])
-    if given.num_landmarks is not None:
-        nystrom = dataclasses.replace(nystrom, num_landmarks=given.num_landmarks)
-    numbers, maps = measure(trained, given.example, given.examples, nystrom)
-    out = given.out or Path("results/figures", trained.name)
-    length = numbers["maps"]["tokens"]
-    words = trained.words(given.example, length) if length <= MAX_TICKS else []
-    with staged(out) as path:
-        draw_maps(numbers, maps, words, path.with_name(f"{out.name}-maps.png"))
-        draw_errors(numbers, path.with_name(f"{out.name}-error.png"))
-        draw_pinv(numbers, path.with_name(f"{out.name}-pinv.png"))
-        write_json(path.with_name(f"{out.name}.json"), numbers)
-    print(f"Written: {out}.json, {out}-maps.png, {out}-error.png, {out}-pinv.png.")
+    return run_to_end("lra.figures", report)
 
 
 if __name__ == "__main__":

@@ -11,23 +11,22 @@ trees; those longer than the training set need a model that supports any length:
 and not Linformer.
 """
 
-import argparse
-import functools
 import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from cli.commands import run_to_end
+from cli.commands import number, run_to_end
 from dataprep import parallel
 from lra.data import listops
 from lra.data.listops import OPERATORS, VOCAB
 from lra.data.task import Padding, Sequences, Split
-from lra.figures.captured import Trained, new_parser, open_run
+from lra.figures.trained_run import Trained, new_parser, open_run
 from nystromformer_jax.support.durable import write_json
 from nystromformer_jax.training import apply_model
 from reporting.plotting import COLORS, GREY, new_figure
@@ -107,32 +106,28 @@ def measure(trained: Trained, new_trees: int) -> dict[str, Any]:
             f"{trained.name} is a run of {trained.task.name}: pass the folder of a ListOps run."
         )
     test = trained.task.splits["test"]
-    shapes = [shape_of(test.sequences[index].tolist()) for index in range(len(test))]
+    shapes = pd.DataFrame([shape_of(test[index][0].tolist()) for index in range(len(test))])
     predicted = predict(trained, test)
-    bins = [f"{start:,} to {start + 499:,}" for start in (test.lengths // 500 * 500).tolist()]
+    bins = test.lengths // 500 * 500
     parts = {
-        "operator of the root": _by([shape.operator for shape in shapes], test, predicted),
-        "depth": _by([shape.depth for shape in shapes], test, predicted),
-        "first and last argument": _by([shape.ends for shape in shapes], test, predicted),
-        "tokens": _by(bins, test, predicted),
+        "operator of the root": _by(shapes["operator"], test, predicted),
+        "depth": _by(shapes["depth"], test, predicted),
+        "first and last argument": _by(shapes["ends"], test, predicted),
+        "tokens": _by(bins, test, predicted, lambda start: f"{start:,} to {start + 499:,}"),
+        "tokens, new trees": [
+            row
+            for shortest, longest in OTHERS[trained.task.name]
+            if supports(trained, longest)
+            for row in _new_trees(trained, new_trees, shortest, longest)
+        ],
     }
-    parts["tokens, new trees"] = [
-        row
-        for shortest, longest in _new_lengths(trained)
-        for row in _new_trees(trained, new_trees, shortest, longest)
-    ]
-    return {
-        **trained.origin,
-        "parts": parts,
-    }
+    return {**trained.origin, "parts": parts}
 
 
-def _new_lengths(trained: Trained) -> Iterator[tuple[int, int]]:
-    """Yields the ranges of lengths that the model supports."""
+def supports(trained: Trained, longest: int) -> bool:
+    """Returns True if the model supports trees of fewer than `longest` tokens."""
     fixed = trained.run.model.config.positions == "learned" or trained.run.attention == "linformer"
-    for shortest, longest in OTHERS[trained.task.name]:
-        if not fixed or longest <= trained.run.data.max_len:
-            yield shortest, longest
+    return not fixed or longest <= trained.run.data.max_len
 
 
 def _new_trees(trained: Trained, count: int, shortest: int, longest: int) -> list[dict[str, Any]]:
@@ -146,34 +141,28 @@ def _new_trees(trained: Trained, count: int, shortest: int, longest: int) -> lis
     )
     tokens, labels = zip(*trees, strict=True)
     split = Split(Sequences.from_bytes(tokens), np.array(labels, np.int32))
-    return _by([f"{shortest + 1:,} to {longest - 1:,}"] * count, split, predict(trained, split))
+    name = f"{shortest + 1:,} to {longest - 1:,}"
+    return _by([name] * count, split, predict(trained, split))
 
 
 def _by(
-    groups: Sequence[Hashable], split: Split, predicted: npt.NDArray[np.int64]
+    groups: npt.ArrayLike,
+    split: Split,
+    predicted: npt.NDArray[np.int64],
+    name: Callable[[Any], str] = str,
 ) -> list[dict[str, Any]]:
     """Returns a row per group: examples, accuracy, standard error, share of the most frequent answer."""
-    rows = []
-    for group in sorted(set(groups), key=_order):
-        members = np.array([one == group for one in groups])
-        labels = split.labels[members]
-        accuracy = float(np.mean(predicted[members] == labels))
-        rows.append(
-            {
-                "group": str(group),
-                "examples": len(labels),
-                "accuracy": accuracy,
-                "standard_error": binomial_error(accuracy, len(labels)),
-                "most_frequent": float(np.bincount(labels).max() / len(labels)),
-            }
-        )
-    return rows
-
-
-def _order(group: Any) -> tuple[int, str]:
-    """Returns a sort key: lengths and depths are sorted as numbers, other groups by name."""
-    first = str(group).split()[0].replace(",", "")
-    return (int(first) if first.isdigit() else -1, str(group))
+    examples = pd.DataFrame({"label": split.labels, "correct": predicted == split.labels})
+    return [
+        {
+            "group": name(group),
+            "examples": len(own),
+            "accuracy": float(own["correct"].mean()),
+            "standard_error": binomial_error(float(own["correct"].mean()), len(own)),
+            "most_frequent": float(own["label"].value_counts().max() / len(own)),
+        }
+        for group, own in examples.groupby(np.asarray(groups))
+    ]
 
 
 def draw(numbers: dict[str, Any], path: Path) -> None:
@@ -207,21 +196,21 @@ def draw(numbers: dict[str, Any], path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes a figure and a JSON file and returns the exit code."""
     parser = new_parser("lra.figures.listops", __doc__)
-    parser.add_argument("--new_trees", type=int, default=500, help="new trees per range of lengths")
+    parser.add_argument(
+        "--new_trees", type=number(int, 1), default=500, help="new trees per range of lengths"
+    )
     given = parser.parse_args(arguments)
-    return run_to_end("lra.figures.listops", functools.partial(_report, given))
 
+    def report() -> None:
+        trained = open_run(given.run, data_dir=given.data_dir)
+        numbers = measure(trained, given.new_trees)
+        out = given.out or Path("results/figures", trained.name)
+        with staged(out) as path:
+            draw(numbers, path.with_name(f"{out.name}-parts.png"))
+            write_json(path.with_name(f"{out.name}-parts.json"), numbers)
+        print(f"Written: {out}-parts.json, {out}-parts.png.")
 
-def _report(given: argparse.Namespace) -> None:
-    if given.new_trees < 1:
-        raise ValueError(f"--new_trees must be 1 or more, got {given.new_trees}.")
-    trained = open_run(given.run, data_dir=given.data_dir)
-    numbers = measure(trained, given.new_trees)
-    out = given.out or Path("results/figures", trained.name)
-    with staged(out) as path:
-        draw(numbers, path.with_name(f"{out.name}-parts.png"))
-        write_json(path.with_name(f"{out.name}-parts.json"), numbers)
-    print(f"Written: {out}-parts.json, {out}-parts.png.")
+    return run_to_end("lra.figures.listops", report)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from lra.data import check_task, describe
 from lra.report.published import TITLES, baselines_of
 from nystromformer_jax.support.plugins import is_plugin
 from reporting.records import recipe_words
-from reporting.runs import STATES, one_per_seed, over_seeds, read_runs, unique_labels
+from reporting.runs import STATES, read_runs, unique_labels
 from reporting.statistics import Summary, binomial_error, holm, paired_p, summarize
 
 MAX_ALL_PAIRS = 5  # if there are more groups, all are compared with one reference group
@@ -34,6 +34,9 @@ INPUTS = (
     "data.sha256",
     "model.dtype",
 )
+# Columns that only finished runs have.
+MEASURED = ("test_accuracy", "test_examples", "valid_accuracy", "peak_bytes", "parameters")
+COMPARISON = ("task", "first", "second", "seeds", "difference", "half_width", "binomial_error", "p")
 
 
 def read(folders: Iterable[Path]) -> tuple[pd.DataFrame, list[str]]:
@@ -43,50 +46,46 @@ def read(folders: Iterable[Path]) -> tuple[pd.DataFrame, list[str]]:
       FileNotFoundError: A folder does not exist or contains no run.
       ValueError: A file of a run is invalid.
     """
-    found = read_runs(
-        folders, ["lra"], "run of the benchmark: config.json and metrics.jsonl are needed"
-    )
-    for run in found.itertuples():
+    needed = "run of the benchmark: config.json and metrics.jsonl are needed"
+    runs, left_out = read_runs(folders, ["lra"], needed)
+    for run in runs.itertuples():
         try:
             check_task(run.task)
         except ValueError as error:
             raise ValueError(f"{run.folder / 'config.json'}: {error}") from None
-    budgets = [_budget_steps(run) for run in found.to_dict("records")]
-    return one_per_seed(found.assign(budget_steps=budgets))
+    return runs.assign(budget_steps=list(map(_budget_steps, runs.to_dict("records")))), left_out
 
 
 def group(runs: pd.DataFrame) -> pd.DataFrame:
     """Returns a row per task and setting, sorted by task, then the most complete first.
 
-    Columns: task, recipe, label (as recorded), name (unique in the task), attention, setting, state, seeds,
-    runs and diverged (numbers of runs), accuracies (test, % by seed), and over the scored runs n, mean,
-    deviation, half_width, binomial_error; valid, valid_deviation; done_steps, budget_steps; step_seconds,
-    step_low, step_high, examples_per_second, is_steady; peak_bytes, parameters, device.
+    Columns: task, recipe, label (as recorded), name (unique in the task), attention, setting, state, members
+    (rows of the scored runs or, if there are none, of all), seeds, runs and diverged (numbers of runs),
+    accuracies (test, % by seed), and over the scored runs n, mean, deviation, half_width, binomial_error;
+    valid, valid_deviation; done_steps, budget_steps; step_seconds, step_low, step_high,
+    examples_per_second, is_steady; peak_bytes, parameters, device.
 
     Scored are the complete runs or, if there are none, the partial runs. More seeds do not lower the
     binomial error, because they share a test set. Of labeled tokens it counts sequences, whose answers are
     not independent.
     """
+    runs = runs.assign(**{key: math.nan for key in MEASURED if key not in runs})
     groups = pd.DataFrame([_row(own) for _, own in runs.groupby(["task", "setting"], sort=False)])
     complete = groups["state"] == "complete"
-    counts = complete.groupby([groups["recipe"], groups["label"]]).transform("sum")
     keys = zip(
         groups["task"].map(task_rank),
         groups["state"].map(STATES.index),
         -groups["n"],
-        -counts,
+        -complete.groupby([groups["recipe"], groups["label"]]).transform("sum"),
         groups["recipe"],
         groups["attention"] == "none",
         groups["label"],
         strict=True,
     )
     groups = groups.assign(order=list(keys)).sort_values("order", ignore_index=True)
-    names = [
-        ", ".join(filter(None, [label, recipe_words(recipe)]))
-        for label, recipe in zip(groups["label"], groups["recipe"], strict=True)
-    ]
-    names = unique_labels(groups.assign(label=names))
-    return groups.drop(columns="order").assign(name=names)
+    words = groups["recipe"].map(recipe_words)
+    names = groups["label"] + words.where(words == "", ", " + words)
+    return groups.drop(columns="order").assign(name=unique_labels(groups.assign(label=names)))
 
 
 def task_rank(task: str) -> tuple[int, str]:
@@ -115,7 +114,7 @@ def compare(groups: pd.DataFrame) -> pd.DataFrame:
     budgets = [
         (row.state, *(dict(row.setting).get(key) for key in BUDGET)) for row in scored.itertuples()
     ]
-    for (task, _), own in scored.assign(budget=budgets).groupby(["task", "budget"], sort=False):
+    for _, own in scored.assign(budget=budgets).groupby(["task", "budget"], sort=False):
         peers = own.to_dict("records")
         pairs = list(itertools.combinations(peers, 2))
         if len(peers) > MAX_ALL_PAIRS:
@@ -124,18 +123,8 @@ def compare(groups: pd.DataFrame) -> pd.DataFrame:
                 peers, key=lambda x: (tasks[x["recipe"], x["label"]], -x["label"].count("="))
             )
             pairs = [(other, reference) for other in peers if other is not reference]
-        rows += [{"task": task, **_difference(*pair)} for pair in pairs]
-    columns = (
-        "task",
-        "first",
-        "second",
-        "seeds",
-        "difference",
-        "half_width",
-        "binomial_error",
-        "p",
-    )
-    found = pd.DataFrame(rows, columns=columns)
+        rows += [_difference(*pair) for pair in pairs]
+    found = pd.DataFrame(rows, columns=COMPARISON)
     return found.assign(p_holm=holm(found["p"].tolist()))
 
 
@@ -152,11 +141,19 @@ def mean_over(cells: Collection[Mapping[str, Any]]) -> Summary:
 
 def differ_only_in_attention(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Returns True if the settings of two groups are equal except for the attention."""
-    rest = [
+    first, second = (
         {item for item in group["setting"] if not item[0].startswith("attention.")}
         for group in (one, other)
-    ]
-    return rest[0] == rest[1]
+    )
+    return first == second
+
+
+def same_inputs(groups: Sequence[Mapping[str, Any]]) -> bool:
+    """Returns True if the times per step of groups can be compared: steady, equal inputs, equal devices."""
+    found = {
+        (group["device"], *(dict(group["setting"]).get(key) for key in INPUTS)) for group in groups
+    }
+    return len(found) == 1 and all(group["is_steady"] for group in groups)
 
 
 def _budget_steps(run: Mapping[str, Any]) -> int:
@@ -172,78 +169,60 @@ def _row(own: pd.DataFrame) -> dict[str, Any]:
     own = own.sort_values("seed")
     first = own.sort_values("command", kind="stable").iloc[-1]  # an older run has no record
     state = min(own["state"], key=STATES.index)
-    scored = own[own["state"] == state] if state in ("complete", "partial") else own[:0]
     finished = own[own["state"].isin(["complete", "partial"])]
-    accuracies = {}
-    if len(scored):
-        accuracies = dict(zip(scored["seed"], 100 * scored["test_accuracy"], strict=True))
-    summary = over_seeds(list(accuracies.values()))
-    examples = int(scored["test_examples"].min()) if len(scored) else 0
-    known = finished["step_seconds"].dropna()
-    seconds = known.median() if len(known) else math.nan
-    ratios = (finished["step_high"] / finished["step_low"]).dropna()
+    scored = finished[finished["state"] == state]
+    members = (scored if len(scored) else own).to_dict("records")
+    accuracies = dict(zip(scored["seed"], 100 * scored["test_accuracy"], strict=True))
+    summary = summarize(list(accuracies.values()))
+    valid = summarize(list(100 * own["valid_accuracy"].dropna()))
+    times = finished["step_seconds"]
+    steadiest = (finished["step_high"] / finished["step_low"]).min()
     return {
         **{key: first[key] for key in ("task", "recipe", "label", "attention", "setting")},
         "state": state,
-        "seeds": list((scored if len(scored) else own)["seed"]),
+        "members": members,
+        "seeds": [run["seed"] for run in members],
         "runs": len(own),
         "diverged": int((own["state"] == "diverged").sum()),
         "accuracies": accuracies,
-        **summary,
-        "binomial_error": 100 * binomial_error(summary["mean"] / 100, examples)
-        if len(scored)
-        else math.nan,
-        **_valid(own),
+        **summary._asdict(),
+        "binomial_error": 100 * binomial_error(summary.mean / 100, scored["test_examples"].min()),
+        "valid": valid.mean,
+        "valid_deviation": valid.deviation,
         "done_steps": own["done_steps"].max(),
         "budget_steps": first["budget_steps"],
-        "step_seconds": seconds,
-        "step_low": known.min(),
-        "step_high": known.max(),
-        "examples_per_second": first.get("config.train.batch_size", math.nan) / seconds,
+        "step_seconds": times.median(),
+        "step_low": times.min(),
+        "step_high": times.max(),
+        "examples_per_second": first.get("config.train.batch_size", math.nan) / times.median(),
         # Over seeds, and over laps of the steadiest seed, because one disturbed run is no reason.
-        "is_steady": bool(
-            len(known) and known.max() <= MAX_RATIO * known.min() and ratios.min() <= MAX_RATIO
-        ),
-        "peak_bytes": finished["peak_bytes"].max() if "peak_bytes" in finished else math.nan,
-        "parameters": finished["parameters"].max() if "parameters" in finished else math.nan,
+        "is_steady": bool(times.max() <= MAX_RATIO * times.min() and steadiest <= MAX_RATIO),
+        "peak_bytes": finished["peak_bytes"].max(),
+        "parameters": finished["parameters"].max(),
         "device": ", ".join(sorted(set(filter(None, own["device"])))),
     }
 
 
-def _valid(own: pd.DataFrame) -> dict[str, float]:
-    known = (100 * own["valid_accuracy"]).dropna() if "valid_accuracy" in own else []
-    found = over_seeds(list(known))
-    return {"valid": found["mean"], "valid_deviation": found.get("deviation", math.nan)}
-
-
 def _difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a row of `compare`, which lacks the values that are unknown."""
     one, other = first["accuracies"], second["accuracies"]
     seeds = sorted(one.keys() & other.keys())
-    found = {
-        "first": first["name"],
-        "second": second["name"],
-        "seeds": seeds,
-        "half_width": math.nan,
-        "binomial_error": math.nan,
-        "p": math.nan,
-    }
+    names = {"task": first["task"], "first": first["name"], "second": second["name"]}
     if len(seeds) < 2:  # the common seed alone, because a mean over more seeds has another spread
         means = [x[seeds[0]] if seeds else statistics.fmean(x.values()) for x in (one, other)]
         error = math.hypot(first["binomial_error"], second["binomial_error"])
-        return {**found, "difference": means[0] - means[1], "binomial_error": error}
+        return {
+            **names,
+            "seeds": seeds,
+            "difference": means[0] - means[1],
+            "binomial_error": error,
+        }
     pairs = [one[seed] for seed in seeds], [other[seed] for seed in seeds]
     difference = summarize([a - b for a, b in zip(*pairs, strict=True)])
     return {
-        **found,
+        **names,
+        "seeds": seeds,
         "difference": difference.mean,
         "half_width": difference.half_width,
         "p": paired_p(*pairs),
     }
-
-
-def same_inputs(groups: Sequence[Mapping[str, Any]]) -> bool:
-    """Returns True if the times per step of groups can be compared: steady, equal inputs, equal devices."""
-    found = {
-        (group["device"], *(dict(group["setting"]).get(key) for key in INPUTS)) for group in groups
-    }
-    return len(found) == 1 and all(group["is_steady"] for group in groups)

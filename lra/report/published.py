@@ -1,9 +1,10 @@
 """Published results on the Long Range Arena, also from a file, and accuracies of trivial predictors."""
 
+import contextlib
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,24 +33,23 @@ class Source(NamedTuple):
     remark: str
 
 
-class Published(NamedTuple):
-    """A row of a published table: test accuracies in percent, None if unknown."""
-
-    model: str
-    accuracies: tuple[float | None, ...]  # in the order of `COLUMNS`
-    mean: float | None  # as printed in the source
-    path_x: float | str | None = None  # `FAILED` if no better than chance
-
-    @property
-    def mean_of_six(self) -> float | None:
-        """Mean with Path-X, which counts as chance if the model failed; None if an accuracy is unknown."""
-        return mean_of([*self.accuracies, CHANCE if self.path_x == FAILED else self.path_x])
+# Model, test accuracies in percent by task, "mean of 5" and "mean of 6"; unknown values are left out.
+Published = Mapping[str, Any]
 
 
-def mean_of(values: Iterable[Any]) -> float | None:
-    """Returns the mean, or None if a value is None."""
-    known = list(values)
-    return None if None in known else sum(known) / len(known)
+def with_means(row: Published) -> Published:
+    """Adds means that the row does not have; a model that failed on Path-X is at chance in the mean of 6."""
+    five = [row[task] for task in COLUMNS if task in row]
+    means = {"mean of 5": sum(five) / len(five)} if len(five) == len(COLUMNS) else {}
+    if means and PATH_X in row:
+        path_x = CHANCE if row[PATH_X] == FAILED else row[PATH_X]
+        means["mean of 6"] = (sum(five) + path_x) / (1 + len(five))
+    return {**means, **row}
+
+
+def _rows(*rows: tuple[Any, ...]) -> tuple[Published, ...]:
+    names = ("model", *COLUMNS, "mean of 5", PATH_X)  # means as printed in the source
+    return tuple(with_means(dict(zip(names, row, strict=False))) for row in rows)
 
 
 PAPER = Source(
@@ -83,32 +83,32 @@ MEGA = Source(
 )
 
 TABLE: Mapping[Source, tuple[Published, ...]] = {
-    PAPER: (
-        Published("Standard", (37.10, 65.02, 79.35, 38.20, 74.16), 58.77),
-        Published("Reformer", (19.05, 64.88, 78.64, 43.29, 69.36), 55.04),
-        Published("Linformer", (37.25, 55.91, 79.37, 37.84, 67.60), 55.59),
-        Published("Performer", (18.80, 63.81, 78.62, 37.07, 69.87), 53.63),
-        Published("Nyströmformer", (37.15, 65.52, 79.56, 41.58, 70.94), 58.95),
+    PAPER: _rows(
+        ("Standard", 37.10, 65.02, 79.35, 38.20, 74.16, 58.77),
+        ("Reformer", 19.05, 64.88, 78.64, 43.29, 69.36, 55.04),
+        ("Linformer", 37.25, 55.91, 79.37, 37.84, 67.60, 55.59),
+        ("Performer", 18.80, 63.81, 78.62, 37.07, 69.87, 53.63),
+        ("Nyströmformer", 37.15, 65.52, 79.56, 41.58, 70.94, 58.95),
     ),
-    SKYFORMER: (Published("Nyströmformer, rerun", (38.51, 64.83, 80.52, 41.30, 69.48), 58.93),),
-    XFORMERS: (Published("Nyströmformer, rerun", (36.29, 63.24, 78.18, 42.86, 67.49), 57.61),),
-    MEGA: (
-        Published("S4, version 2", (59.60, 86.82, 90.90, 88.65, 94.20), 84.03, 96.35),
-        Published("MEGA", (63.14, 90.43, 91.25, 90.44, 96.01), 86.25, 97.98),
-        Published("MEGA-chunk", (58.76, 90.19, 90.97, 85.80, 94.41), 84.03, 93.81),
+    SKYFORMER: _rows(("Nyströmformer, rerun", 38.51, 64.83, 80.52, 41.30, 69.48, 58.93)),
+    XFORMERS: _rows(("Nyströmformer, rerun", 36.29, 63.24, 78.18, 42.86, 67.49, 57.61)),
+    MEGA: _rows(
+        ("S4, version 2", 59.60, 86.82, 90.90, 88.65, 94.20, 84.03, 96.35),
+        ("MEGA", 63.14, 90.43, 91.25, 90.44, 96.01, 86.25, 97.98),
+        ("MEGA-chunk", 58.76, 90.19, 90.97, 85.80, 94.41, 84.03, 93.81),
     ),
-    BOARD: (
-        Published("Transformer", (36.37, 64.27, 57.46, 42.44, 71.40), 54.39, FAILED),
-        Published("Local", (15.82, 52.98, 53.39, 41.46, 66.63), 46.06, FAILED),
-        Published("Linear", (16.13, 65.90, 53.09, 42.34, 75.30), 50.55, FAILED),
-        Published("Reformer", (37.27, 56.10, 53.40, 38.07, 68.50), 50.67, FAILED),
-        Published("Sparse", (17.07, 63.58, 59.59, 44.24, 71.71), 51.24, FAILED),
-        Published("Sinkhorn", (33.67, 61.20, 53.83, 41.23, 67.45), 51.29, FAILED),
-        Published("Linformer", (35.70, 53.94, 52.27, 38.56, 76.34), 51.36, FAILED),
-        Published("Performer", (18.01, 65.40, 53.82, 42.77, 77.05), 51.41, FAILED),
-        Published("Synthesizer", (36.99, 61.68, 54.67, 41.61, 69.45), 52.88, FAILED),
-        Published("Longformer", (35.63, 62.85, 56.89, 42.22, 69.71), 53.46, FAILED),
-        Published("BigBird", (36.05, 64.02, 59.29, 40.83, 74.87), 55.01, FAILED),
+    BOARD: _rows(
+        ("Transformer", 36.37, 64.27, 57.46, 42.44, 71.40, 54.39, FAILED),
+        ("Local", 15.82, 52.98, 53.39, 41.46, 66.63, 46.06, FAILED),
+        ("Linear", 16.13, 65.90, 53.09, 42.34, 75.30, 50.55, FAILED),
+        ("Reformer", 37.27, 56.10, 53.40, 38.07, 68.50, 50.67, FAILED),
+        ("Sparse", 17.07, 63.58, 59.59, 44.24, 71.71, 51.24, FAILED),
+        ("Sinkhorn", 33.67, 61.20, 53.83, 41.23, 67.45, 51.29, FAILED),
+        ("Linformer", 35.70, 53.94, 52.27, 38.56, 76.34, 51.36, FAILED),
+        ("Performer", 18.01, 65.40, 53.82, 42.77, 77.05, 51.41, FAILED),
+        ("Synthesizer", 36.99, 61.68, 54.67, 41.61, 69.45, 52.88, FAILED),
+        ("Longformer", 35.63, 62.85, 56.89, 42.22, 69.71, 53.46, FAILED),
+        ("BigBird", 36.05, 64.02, 59.29, 40.83, 74.87, 55.01, FAILED),
     ),
 }
 
@@ -133,13 +133,10 @@ def read_published(file: Path) -> dict[Source, tuple[Published, ...]]:
         raise ValueError(f"--published={file} must end in .csv or .json.")
     try:
         text = file.read_bytes().decode("utf-8-sig")
-        rows = (
-            list(csv.DictReader(io.StringIO(text, newline="")))
-            if file.suffix == ".csv"
-            else json.loads(text)
-        )
+        is_csv = file.suffix == ".csv"
+        rows = csv.DictReader(io.StringIO(text, newline="")) if is_csv else json.loads(text)
         rows = [
-            {name: value for name, value in row.items() if value not in ("", None)} for row in rows
+            {key: value for key, value in row.items() if value not in ("", None)} for row in rows
         ]
         if not rows:
             raise ValueError("it has no row")
@@ -152,7 +149,7 @@ def read_published(file: Path) -> dict[Source, tuple[Published, ...]]:
             published = _row(row)
         except ValueError as error:
             raise ValueError(f"{file}, row {number}: {error}") from None
-        source = Source(row["source"], str(row.get("url") or ""), str(row.get("remark") or ""))
+        source = Source(row["source"], str(row.get("url", "")), str(row.get("remark", "")))
         source = sources.setdefault(source.title, source)
         found[source] = (*found.get(source, ()), published)
     return found
@@ -166,27 +163,23 @@ def _row(row: Mapping[str, Any]) -> Published:
     for name in ("model", "source"):
         if not isinstance(row.get(name), str) or not row[name].strip():
             raise ValueError(f"{name} is missing.")
-    values = {name: row.get(name) for name in (*TITLES, "mean_of_5")}
     numbers = {
-        name: value if (name, value) == (PATH_X, FAILED) else _percent(name, value)
-        for name, value in values.items()
-        if value is not None
+        name: row[name] if (name, row[name]) == (PATH_X, FAILED) else _percent(name, row[name])
+        for name in (*TITLES, "mean_of_5")
+        if name in row
     }
-    accuracies = tuple(numbers.get(task) for task in COLUMNS)
     if not numbers.keys() & TITLES.keys():
         raise ValueError(f"must have at least one of the accuracies {', '.join(TITLES)}.")
-    mean = numbers.get("mean_of_5", mean_of(accuracies))
-    return Published(row["model"], accuracies, mean, numbers.get(PATH_X))
+    if "mean_of_5" in numbers:
+        numbers["mean of 5"] = numbers.pop("mean_of_5")
+    return with_means({"model": row["model"], **numbers})
 
 
 def _percent(name: str, value: Any) -> float:
-    try:
-        number = float("" if isinstance(value, bool) else value)
-    except (TypeError, ValueError, OverflowError):
-        number = -1
-    if not 0 <= number <= 100:
-        raise ValueError(f"{name} must be a percentage from 0 to 100, got {value!r}.")
-    return number
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(value, bool) and 0 <= float(value) <= 100:
+            return float(value)
+    raise ValueError(f"{name} must be a percentage from 0 to 100, got {value!r}.")
 
 
 def title_of(task: str) -> str:

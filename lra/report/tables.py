@@ -7,15 +7,25 @@ from typing import Any
 import pandas as pd
 
 from lra.data import mqar
-from lra.report.groups import compare, mean_over, same_inputs, task_rank
+from lra.report.groups import compare, mean_over, same_inputs
 from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES, Published, Source, title_of
 from nystromformer_jax.support.spelling import nearest
 from reporting.records import recipe_words
 from reporting.statistics import binomial_error, format_spread
-from reporting.tables import NOTHING, format_3sf, format_difference, format_p, in_sections
+from reporting.tables import (
+    NOTHING,
+    comparison,
+    format_3sf,
+    format_difference,
+    format_known,
+    format_p,
+    in_sections,
+)
 
-NOT_RUN = "not run"
 OURS = "This code"
+LABEL = "test accuracy, %"  # heading of the labels in Table 3
+NOT_RUN = "not run"
+WITHOUT_NUMBER = (NOT_RUN, NOTHING, "partial", "not finished", "not tested")
 
 
 def table3(
@@ -30,43 +40,18 @@ def table3(
     It has the tasks that this code has run. With `include_partial`, partial runs have a number, marked as
     partial. `more_tasks` are tasks outside of the benchmark, which get a column each.
     """
-    ours: dict[str, list[dict[str, str]]] = {}
     found = rows_of(groups[groups["task"].isin([*TITLES, *more_tasks])], include_partial)
-    known = {task for cells in found.values() for task in cells}
-    tasks = [task for task in (*TITLES, *more_tasks) if task in known]
-    for (recipe, label), cells in found.items():
-        row = {"test accuracy, %": label}
-        row |= {
-            title_of(task): _cell(cells[task], include_partial) if task in cells else NOT_RUN
-            for task in tasks
-        }
-        row |= {name: _mean(of, cells) for name, of in means_of(tasks).items()}
-        ours.setdefault(recipe, []).append(row)
-    titles = {"": OURS, "paper": f"{OURS}, the paper's recipe"}
-    sections = {
-        titles.get(recipe, f"{OURS}, {recipe_words(recipe)}"): pd.DataFrame(ours[recipe])
-        for recipe in sorted(ours, key=lambda recipe: (recipe != "paper", recipe))
-    }
-    for source, models in published.items():
-        rows = [_published(model, tasks) for model in models]
-        sections[source.title] = pd.DataFrame([row for row in rows if len(row) > 1])
-    order = [
-        "test accuracy, %",
-        *(title_of(task) for task in tasks if task in COLUMNS),
-        "mean of 5",
-    ]
-    order += [
-        TITLES[PATH_X],
-        "mean of 6",
-        *(title_of(task) for task in tasks if task not in TITLES),
-    ]
-    if not any(map(len, sections.values())):  # nothing has finished
-        return pd.DataFrame(columns=order[:1])
-    table = in_sections(sections)
-    kept = [name for name in order if name in table.columns and name in _used(ours)]
-    text: pd.DataFrame = table[kept].where(table[kept] != "", NOTHING)
-    text.loc[text.index != "", kept[1:]] = ""
-    return text
+    sections: dict[str, Any] = {}
+    for recipe, label in sorted(found, key=lambda key: (key[0] != "paper", key[0])):
+        cells = found[recipe, label]
+        row = {LABEL: label, "mean of 5": _mean(cells, COLUMNS), "mean of 6": _mean(cells, TITLES)}
+        row |= {task: _cell(cells.get(task), include_partial) for task in (*TITLES, *more_tasks)}
+        words = "the paper's recipe" if recipe == "paper" else recipe_words(recipe)
+        sections.setdefault(", ".join(filter(None, [OURS, words])), []).append(row)
+    columns = (*COLUMNS, "mean of 5", PATH_X, "mean of 6", *more_tasks)
+    known = {source.title: list(map(_published, models)) for source, models in published.items()}
+    table = comparison(LABEL, sections, known, columns, WITHOUT_NUMBER)
+    return table.rename(columns={task: title_of(task) for task in (*TITLES, *more_tasks)})
 
 
 def select(
@@ -100,26 +85,17 @@ def rows_of(
     """
     rows: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for (_, recipe, label), own in groups.groupby(["task", "recipe", "label"], sort=False):
-        complete = own[own["state"] == "complete"].to_dict("records")
-        furthest = own.sort_values(["n", "done_steps"])
-        for group in complete or furthest[-1:].to_dict("records"):
-            name = group["name"]
-            if words := recipe_words(recipe):
-                name = name.replace(f", {words}", "")
-            key = name if complete else label
-            rows.setdefault((recipe, key), {})[group["task"]] = group
-    shown = {"complete", "diverged", *(["partial"] if include_partial else [])}
-    kept = {
-        key: cells
-        for key, cells in rows.items()
-        if any(group["state"] in shown for group in cells.values())
-    }
-    return dict(
-        sorted(
-            kept.items(),
-            key=lambda item: -sum(group["state"] == "complete" for group in item[1].values()),
-        )
-    )
+        complete = own[own["state"] == "complete"]
+        shown = complete if len(complete) else own.sort_values(["n", "done_steps"])[-1:]
+        words = recipe_words(recipe)
+        for group in shown.to_dict("records"):
+            name = group["name"].replace(f", {words}", "") if words else group["name"]
+            row = rows.setdefault((recipe, name if len(complete) else label), {})
+            row[group["task"]] = group
+    states = {key: [group["state"] for group in row.values()] for key, row in rows.items()}
+    shown_states = {"complete", "diverged", "partial" if include_partial else "complete"}
+    kept = [key for key in rows if shown_states & set(states[key])]
+    return {key: rows[key] for key in sorted(kept, key=lambda key: -states[key].count("complete"))}
 
 
 def settings_table(groups: pd.DataFrame, trivial: Mapping[str, float]) -> pd.DataFrame:
@@ -128,50 +104,46 @@ def settings_table(groups: pd.DataFrame, trivial: Mapping[str, float]) -> pd.Dat
     The seconds per step are shown if they can be compared; see `same_inputs`.
     """
     found = groups.to_dict("records")
-    timed = same_inputs([group for group in found if group["step_seconds"] > 0])
-    rows = []
-    for group in found:
-        row = {
+    rows = [
+        {
             "attention": group["name"],
             "seeds": ", ".join(map(str, group["seeds"])) + _of_total(group),
             "test accuracy, %": _accuracy(group),
-            "binomial error": _number(group["binomial_error"]),
+            "binomial error": format_known(group["binomial_error"]),
             "95 % interval": _interval(group),
-            "validation, %": format_spread(group["valid"], group["valid_deviation"])
-            if group["valid"] > 0
-            else NOTHING,
-            "steps": _steps(group),
+            "validation, %": NOTHING
+            if math.isnan(group["valid"])
+            else format_spread(group["valid"], group["valid_deviation"]),
+            "steps": _progress(group),
+            "s per step": format_3sf(group["step_seconds"]),
+            "memory, GiB": format_known(group["peak_bytes"] / 2**30),
+            "parameters": format_known(group["parameters"], "{:,.0f}"),
         }
-        if timed:
-            row["s per step"] = format_3sf(group["step_seconds"])
-        row["memory, GiB"] = _number(group["peak_bytes"] / 2**30)
-        row["parameters"] = f"{group['parameters']:,.0f}" if group["parameters"] > 0 else NOTHING
-        rows.append(row)
+        for group in found
+    ]
     predictors = [
         {"attention": name, "test accuracy, %": f"{value:.2f}"} for name, value in trivial.items()
     ]
-    sections = {
-        "": pd.DataFrame(rows),
-        "Trivial predictors": pd.DataFrame(predictors, columns=list(rows[0])),
-    }
-    return in_sections(sections)
+    table = in_sections({"": rows, "Trivial predictors": predictors})
+    timed = same_inputs([group for group in found if group["step_seconds"] > 0])
+    return table if timed else table.drop(columns="s per step")
 
 
 def comparisons_table(comparisons: pd.DataFrame) -> pd.DataFrame:
     """Returns a table of the differences between settings."""
-    return pd.DataFrame(
+    rows = [
         {
-            "difference, points": comparisons["first"] + " − " + comparisons["second"],
-            "seeds": [
-                ", ".join(map(str, seeds)) or "none in common" for seeds in comparisons["seeds"]
-            ],
-            "mean": comparisons["difference"].map(format_difference),
-            "95 % t interval": comparisons["half_width"].map(_plus_minus),
-            "binomial error": comparisons["binomial_error"].map(_plus_minus),
-            "p": comparisons["p"].map(format_p),
-            "p, Holm": comparisons["p_holm"].map(format_p),
+            "difference, points": f"{one['first']} − {one['second']}",
+            "seeds": ", ".join(map(str, one["seeds"])) or "none in common",
+            "mean": format_difference(one["difference"]),
+            "95 % t interval": format_known(one["half_width"], "± {:.2f}"),
+            "binomial error": format_known(one["binomial_error"], "± {:.2f}"),
+            "p": format_p(one["p"]),
+            "p, Holm": format_p(one["p_holm"]),
         }
-    )
+        for one in comparisons.to_dict("records")
+    ]
+    return pd.DataFrame(rows)
 
 
 def control(groups: pd.DataFrame, recipe: str) -> pd.DataFrame:
@@ -181,22 +153,18 @@ def control(groups: pd.DataFrame, recipe: str) -> pd.DataFrame:
     """
     every = compare(groups)
     rows = []
-    for task in sorted(set(groups["task"]), key=task_rank):
-        own = groups[(groups["task"] == task) & (groups["recipe"] == recipe) & (groups["n"] > 0)]
-        ours = own[(own["attention"] == "nystrom") & ~own["label"].str.contains("=")]
-        none = own[own["label"] == "none"]
-        if not (len(ours) and len(none)):
-            continue
-        pair = pd.concat([ours[:1], none[:1]])
-        if len(found := compare(pair)):
-            names = set(pair["name"])
+    scored = groups[(groups["recipe"] == recipe) & (groups["n"] > 0)]
+    for task, own in scored.groupby("task", sort=False):
+        ours = own[(own["attention"] == "nystrom") & ~own["label"].str.contains("=")][:1]
+        none = own[own["label"] == "none"][:1]
+        if len(ours) and len(none) and len(found := compare(pd.concat([ours, none]))):
+            names = [ours.iloc[0]["name"], none.iloc[0]["name"]]
             same = every[
                 (every["task"] == task) & every["first"].isin(names) & every["second"].isin(names)
             ]
             p_holm = same["p_holm"].iloc[0] if len(same) else math.nan
-            rows.append(
-                {**found.iloc[0], "p_holm": p_holm, "with": ours.iloc[0], "without": none.iloc[0]}
-            )
+            both = {"with": ours.iloc[0], "without": none.iloc[0]}
+            rows.append({**found.iloc[0], "p_holm": p_holm, **both})
     return pd.DataFrame(rows)
 
 
@@ -214,7 +182,7 @@ def control_table(found: pd.DataFrame) -> pd.DataFrame:
                 "seeds with": ", ".join(map(str, seeds[0])),
                 "seeds without": ", ".join(map(str, seeds[1])),
                 "with Nyström attention − without, points": format_difference(one["difference"]),
-                "error": NOTHING if math.isnan(size) else f"± {size:.2f}, {kind}",
+                "error": format_known(size, f"± {{:.2f}}, {kind}"),
                 "p": format_p(one["p"]),
                 "p, Holm": format_p(one["p_holm"]),
             }
@@ -227,7 +195,7 @@ def runs_table(runs: pd.DataFrame, groups: pd.DataFrame) -> pd.DataFrame:
     names = {(g["task"], g["setting"]): g["name"] for g in groups.to_dict("records")}
     rows = []
     for run in runs.to_dict("records"):
-        accuracy = run["state"] if run["state"] != "validated" else "not tested"
+        accuracy = {"validated": "not tested"}.get(run["state"], run["state"])
         if run["state"] in ("complete", "partial"):
             error = binomial_error(run["test_accuracy"], run["test_examples"])
             accuracy = format_spread(100 * run["test_accuracy"], 100 * error)
@@ -239,10 +207,8 @@ def runs_table(runs: pd.DataFrame, groups: pd.DataFrame) -> pd.DataFrame:
                 "attention": names[run["task"], run["setting"]],
                 "seed": str(run["seed"]),
                 "test accuracy, %": accuracy,
-                "best step": f"{run['best_step']:,.0f}"
-                if (run.get("best_step") or 0) > 0
-                else NOTHING,
-                "steps": _progress(run["done_steps"], run["budget_steps"]),
+                "best step": format_known(run.get("best_step"), "{:,.0f}"),
+                "steps": _progress(run),
                 "s per step": format_3sf(run["step_seconds"]),
                 "device": run["device"] or NOTHING,
             }
@@ -253,14 +219,9 @@ def runs_table(runs: pd.DataFrame, groups: pd.DataFrame) -> pd.DataFrame:
 def recall_table(groups: pd.DataFrame) -> pd.DataFrame:
     """Returns accuracies on MQAR: attentions in rows, numbers of pairs in columns, a section per length."""
     sections = {}
-    for length, own in groups.groupby("length"):
-        cells = own.assign(
-            cell=[
-                format_spread(mean, deviation, 1)
-                for mean, deviation in zip(own["mean"], own["deviation"], strict=True)
-            ]
-        )
-        table = cells.pivot(index="name", columns="pairs", values="cell").fillna(NOTHING)
+    spreads = [format_spread(*x, 1) for x in zip(groups["mean"], groups["deviation"], strict=True)]
+    for length, own in groups.assign(cell=spreads).groupby("length"):
+        table = own.pivot(index="name", columns="pairs", values="cell").fillna(NOTHING)
         table = table.loc[sorted(table.index, key=_natural)]
         table.columns = [f"{pairs} pairs" for pairs in table.columns]
         sections[f"{length:,} tokens"] = table.reset_index(names="attention")
@@ -277,56 +238,36 @@ def recall_groups(groups: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def means_of(tasks: Collection[str]) -> dict[str, list[str]]:
-    """Returns the tasks of each mean: of 5, and of 6 with Path-X, if all have run."""
-    found = {"mean of 5": list(COLUMNS), "mean of 6": list(TITLES)}
-    return {name: own for name, own in found.items() if set(own) <= set(tasks)}
-
-
 def _natural(label: str) -> tuple[Hashable, ...]:
     """Returns a sort key: letters first, then numbers by size."""
     name, _, number = label.partition(",")[0].partition("-")
     return name, int(number) if number.isdigit() else 0, label
 
 
-def _used(ours: Mapping[str, Sequence[Mapping[str, str]]]) -> set[str]:
-    return {
-        name
-        for rows in ours.values()
-        for row in rows
-        for name, cell in row.items()
-        if cell not in (NOT_RUN, NOTHING, "partial", "not finished")
-    }
-
-
-def _cell(group: Mapping[str, Any], include_partial: bool) -> str:
+def _cell(group: Mapping[str, Any] | None, include_partial: bool) -> str:
+    """Returns a cell of Table 3."""
+    if group is None:
+        return NOT_RUN
     if group["state"] == "partial" and not include_partial:
         return "partial"
-    if not group["n"]:
-        return "diverged" if group["state"] == "diverged" else "not finished"
-    partial = ", partial" if group["state"] == "partial" else ""
-    n = f"(n = {group['n']}{_of_total(group)})"
-    return f"{format_spread(group['mean'], group['deviation'])} {n}{partial}"
+    return _accuracy(group, f" (n = {group['n']}{_of_total(group)})")
 
 
-def _mean(tasks: Collection[str], cells: Mapping[str, Mapping[str, Any]]) -> str:
-    own = [cells[task] for task in tasks if task in cells]
-    if len(own) < len(tasks) or any(group["state"] != "complete" for group in own):
+def _mean(cells: Mapping[str, Mapping[str, Any]], tasks: Collection[str]) -> str:
+    """Returns the mean over tasks, if all are complete."""
+    own = [cells[task] for task in tasks if task in cells and cells[task]["state"] == "complete"]
+    if len(own) < len(tasks):
         return NOTHING
     mean = mean_over(own)
     return f"{format_spread(mean.mean, mean.deviation)} (n = {mean.n})"
 
 
-def _published(row: Published, tasks: Collection[str]) -> dict[str, str]:
-    accuracies = dict(zip(COLUMNS, row.accuracies, strict=True)) | {PATH_X: row.path_x}
-    values = {title_of(task): value for task, value in accuracies.items() if task in tasks}
-    values |= {"mean of 5": row.mean, "mean of 6": row.mean_of_six} if values else {}
+def _published(row: Published) -> dict[str, str]:
+    """Returns the cells of a published row."""
     cells = {
-        name: value if isinstance(value, str) else f"{value:.2f}"
-        for name, value in values.items()
-        if value is not None
+        name: value if isinstance(value, str) else f"{value:.2f}" for name, value in row.items()
     }
-    return {"test accuracy, %": row.model, **cells}
+    return {LABEL: cells.pop("model"), **cells}
 
 
 def _of_total(group: Mapping[str, Any]) -> str:
@@ -337,34 +278,23 @@ def _of_total(group: Mapping[str, Any]) -> str:
     return f" of {group['runs']}{diverged}"
 
 
-def _accuracy(group: Mapping[str, Any]) -> str:
+def _accuracy(group: Mapping[str, Any], n: str = "") -> str:
+    """Returns the accuracy over seeds with the text `n`, or why there is none."""
     if not group["n"]:
-        return {"validated": "not tested", "diverged": "diverged"}.get(
-            group["state"], "not finished"
-        )
+        unscored = {"validated": "not tested", "diverged": "diverged"}
+        return unscored.get(group["state"], "not finished")
     partial = ", partial" if group["state"] == "partial" else ""
-    return f"{format_spread(group['mean'], group['deviation'])}{partial}"
+    return f"{format_spread(group['mean'], group['deviation'])}{n}{partial}"
 
 
 def _interval(group: Mapping[str, Any]) -> str:
-    half_width = group.get("half_width", math.nan)
-    if math.isnan(half_width):
+    if math.isnan(group["half_width"]):
         return NOTHING
-    low, high = group["mean"] - half_width, group["mean"] + half_width
+    low, high = (group["mean"] + sign * group["half_width"] for sign in (-1, 1))
     return f"{low:.2f} to {high:.2f}".replace("-", "−")
 
 
-def _steps(group: Mapping[str, Any]) -> str:
-    return _progress(group["done_steps"], group["budget_steps"])
-
-
-def _progress(done: int, budget: int) -> str:
+def _progress(row: Mapping[str, Any]) -> str:
+    """Returns the steps of a run or group."""
+    done, budget = row["done_steps"], row["budget_steps"]
     return f"{done:,} of {budget:,}" if done < budget else f"{done:,}"
-
-
-def _number(value: float) -> str:
-    return NOTHING if math.isnan(value) else f"{value:.2f}"
-
-
-def _plus_minus(value: float) -> str:
-    return NOTHING if math.isnan(value) else f"± {value:.2f}"

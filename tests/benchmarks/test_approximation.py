@@ -11,7 +11,7 @@ import pytest
 from benchmarks import approximation
 from benchmarks.approximation import INPUTS, Column
 from lra import data, train
-from lra.figures.captured import Trained, unpadded
+from lra.figures.trained_run import Trained, unpadded
 from nystromformer_jax import approximation_error
 from nystromformer_jax.attention.functions import softmax_weights
 from tests.lra.figures.tiny_run import BEST, params_at, small_config

@@ -1,29 +1,30 @@
 """Colors, curves and figures, without changes to matplotlib."""
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 
-from reporting.plotting import Curve, add_legend, draw_curve, new_figure, seeds_together, styles_of
+from reporting.plotting import add_legend, draw_curve, new_figure, seeds_together, styles_of
 
 
 def test_curve_of_seeds_is_the_mean_with_minimum_and_maximum():
     curve = seeds_together([([3, 5], [0.3, 0.7]), ([5, 7], [0.5, 0.9])], 100)
-    assert curve.steps == [3, 5, 7]  # one seed has not come as far, another began later
-    assert curve.means == pytest.approx([30, 60, 90])
-    assert curve.lows == pytest.approx([30, 50, 90])
-    assert curve.highs == pytest.approx([30, 70, 90])
-    assert seeds_together([([], [])]) == ([], [], [], [])
+    assert list(curve.index) == [3, 5, 7]  # one seed has not come as far, another began later
+    assert curve.to_numpy() == pytest.approx(np.array([[30, 30, 30], [60, 50, 70], [90, 90, 90]]))
+    assert len(seeds_together([([], [])])) == 0
 
 
 def test_a_curve_is_its_means_with_a_band_if_seeds_differ():
     axes = new_figure(4, 3).subplots()
-    draw_curve(axes, [1, 2], Curve([7, 9], [3, 5], [3, 5], [3, 5]), color="red")
+    draw_curve(axes, seeds_together([([1, 2], [3, 5])]), color="red")
     assert len(axes.collections) == 0
-    draw_curve(axes, [1, 2], Curve([7, 9], [3, 5], [2, 4], [6, 5]), color="blue")
-    assert [line.get_xydata().tolist() for line in axes.get_lines()] == [[[1, 3], [2, 5]]] * 2
+    curve = seeds_together([([1, 2], [2, 4]), ([1, 2], [4, 6])])
+    draw_curve(axes, curve, [7, 9], color="blue")
+    lines = [line.get_xydata().tolist() for line in axes.get_lines()]
+    assert lines == [[[1, 3], [2, 5]], [[7, 3], [9, 5]]]
     (band,) = axes.collections
     corners = {tuple(point) for point in band.get_paths()[0].vertices.tolist()}
-    assert corners == {(1, 2), (2, 4), (1, 6), (2, 5)}
+    assert corners == {(7, 2), (9, 4), (7, 4), (9, 6)}
 
 
 def test_no_two_labels_have_both_color_and_line_in_common():

@@ -1,11 +1,21 @@
 """Handmade runs: folders as `run_pretrain.py` and `run_finetune.py` write them, without training."""
 
-import json
-
 from language.glue import TASKS
 from language.report.tables import group, read
+from tests.reporting.handmade import write
 
 EXAMPLES = 400
+COMMON = {
+    "best_step": 200,
+    "total_steps": 300,
+    "step_seconds": 0.1234,
+    "examples_per_second": 260.0,
+    "peak_bytes": 2**30,
+    "device": {"kind": "cpu", "count": 1},
+    "cpu_threads": 2,
+    "versions": {"jax": "0.10.2"},
+    "partial": False,
+}
 
 
 def write_glue(folder, task="sst2", *, seed=3, value=0.9, config=None, **result):
@@ -75,28 +85,9 @@ def write_pretraining(folder, *, seed=3, attention="nystrom", accuracy=0.3, conf
 
 
 def _write(folder, seed, sections, config, result, lines):
-    folder.mkdir(parents=True)
-    for section, changes in (config or {}).items():
-        sections[section] = sections.get(section, {}) | changes
     changed = [f"{key}={value}" for own in (config or {}).values() for key, value in own.items()]
     sections |= {"label": ", ".join([result["attention"], *changed]), "recipe": "", "command": ""}
-    common = {
-        "seed": seed,
-        "best_step": 200,
-        "total_steps": 300,
-        "step_seconds": 0.1234,
-        "examples_per_second": 260.0,
-        "peak_bytes": 2**30,
-        "device": {"kind": "cpu", "count": 1},
-        "cpu_threads": 2,
-        "versions": {"jax": "0.10.2"},
-        "partial": False,
-    }
-    values = {key: value for key, value in (common | result).items() if value is not None}
-    (folder / "result.json").write_text(json.dumps(values))
-    (folder / "config.json").write_text(json.dumps(sections))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
+    return write(folder, sections, {**COMMON, "seed": seed, **result}, lines, config=config)
 
 
 def groups_in(*folders):

@@ -1,10 +1,12 @@
 """The page opens with the verdict; the command writes all files or none."""
 
+import math
+
 import pandas as pd
 import pytest
 
 from lra.report.__main__ import main
-from lra.report.page import bars_of, best_rows, verdict
+from lra.report.page import best_recipe, verdict
 from tests.lra.report.runs import groups_in, write_run, write_seeds
 
 NONE = {"name": "none"}
@@ -25,15 +27,14 @@ def runs(tmp_path):
     return folder
 
 
-def found(groups):
-    best = best_rows(groups[~groups["task"].str.startswith("mqar")])
-    trivial = {"listops": {"a rule": 30.0}, "text": {"a rule": 78.0}}
-    return best, trivial
+def best_of(groups, trivial=None):
+    trivial = {task: {"a rule": value} for task, value in (trivial or {}).items()}
+    return best_recipe(groups[~groups["task"].str.startswith("mqar")], trivial)
 
 
 def test_verdict_compares_with_the_paper_the_control_and_a_trivial_predictor(runs):
     groups = groups_in(runs)
-    (text,) = verdict(groups, *found(groups))
+    text = verdict(groups, best_of(groups, {"listops": 30.0, "text": 78.0}))
     assert text.count(". ") == 4
     assert "nystrom-64 with recipe=fast, beats the paper's Nyströmformer" in text
     assert "on ListOps and Text it reaches 65.0 % on average, the paper 51.3 %" in text
@@ -46,25 +47,24 @@ def test_verdict_compares_with_the_paper_the_control_and_a_trivial_predictor(run
 def test_without_complete_runs_there_is_no_verdict_but_what_is_missing(tmp_path):
     write_run(tmp_path / "a", finished=False)
     groups = groups_in(tmp_path)
-    assert best_rows(groups) == {}
-    assert verdict(groups, {}, {}) == [
-        "Settings without a complete run do not count: 1 unfinished."
-    ]
+    best = best_of(groups)
+    assert len(best) == 0
+    assert verdict(groups, best) == "Settings without a complete run do not count: 1 unfinished."
 
 
 def test_bars_are_the_paper_ours_the_control_and_the_best_trivial_predictor(runs):
-    bars = bars_of(*found(groups_in(runs)))
-    names = ["the paper", "this code", "without attention", "trivial predictor"]
-    assert [name for name, _, _ in bars["listops"]] == names
-    assert bars["listops"][1][1:] == pytest.approx((50.0, 1.0))
-    assert bars["text"][3][1] == 78.0
+    best = best_of(groups_in(runs), {"listops": 30.0}).set_index("task")
+    expected = [37.15, 50.0, 1.0, 40.333, 30.0]
+    names = ["the paper", "this code", "deviation", "without attention", "trivial predictor"]
+    assert list(best.loc["listops", names]) == pytest.approx(expected, abs=1e-3)
+    assert math.isnan(best.loc["text", "trivial predictor"])
 
 
 def test_the_best_recipe_has_the_most_complete_tasks(tmp_path):
     write_run(tmp_path / "a", accuracy=0.9)
     write_run(tmp_path / "b", accuracy=0.3, recipe="fast")
     write_run(tmp_path / "c", accuracy=0.3, recipe="fast", task="text")
-    assert best_rows(groups_in(tmp_path))["this code"].keys() == {"listops", "text"}
+    assert list(best_of(groups_in(tmp_path))["task"]) == ["listops", "text"]
 
 
 def test_command_writes_the_page_and_its_files(runs, tmp_path, capsys):
@@ -91,18 +91,11 @@ def test_command_writes_the_page_and_its_files(runs, tmp_path, capsys):
     assert sorted(groups[groups["task"] == "text"]["mean"]) == pytest.approx([79.333, 80], abs=1e-2)
 
 
-def test_an_unpublished_task_is_named_so(tmp_path, capsys):
-    write_run(tmp_path / "a", task="listops-short")
+def test_unfinished_runs_of_an_unpublished_task_have_curves_and_no_table(tmp_path, capsys):
+    write_run(tmp_path / "a", task="listops-short", finished=False)
     assert main([str(tmp_path), f"--out={tmp_path}/x"]) == 0
     page = capsys.readouterr().out
     assert "cannot be compared with published" in page
-    assert "## Comparison" not in page
-
-
-def test_a_report_of_unfinished_runs_has_curves_and_no_table(tmp_path, capsys):
-    write_run(tmp_path / "a", finished=False)
-    assert main([str(tmp_path), f"--out={tmp_path}/x"]) == 0
-    page = capsys.readouterr().out
     assert "## Comparison" not in page
     assert "| nystrom-64 | 3 | not finished |" in page
 
@@ -142,7 +135,7 @@ def test_what_attention_adds_has_an_error_if_it_is_known(tmp_path, ours, none, m
     write_seeds(tmp_path / "a", ours)
     write_seeds(tmp_path / "b", none, attention=NONE, **more)
     groups = groups_in(tmp_path)
-    (text,) = verdict(groups, best_rows(groups), {})
+    text = verdict(groups, best_of(groups))
     assert expected in text
     assert ("Attention adds" in text) == bool(expected)
     assert "nan" not in text
@@ -150,7 +143,7 @@ def test_what_attention_adds_has_an_error_if_it_is_known(tmp_path, ours, none, m
 
 def test_a_model_without_attention_is_not_its_own_control(tmp_path):
     write_run(tmp_path / "a", attention=NONE)
-    assert best_rows(groups_in(tmp_path))["without attention"] == {}
+    assert best_of(groups_in(tmp_path))["without attention"].isna().all()
 
 
 @pytest.mark.parametrize(
@@ -159,6 +152,6 @@ def test_a_model_without_attention_is_not_its_own_control(tmp_path):
 def test_verdict_says_how_far_trivial_predictors_are(tmp_path, trivial, word):
     write_run(tmp_path / "a", accuracy=0.36)
     groups = groups_in(tmp_path)
-    (text,) = verdict(groups, best_rows(groups), {"listops": {"a rule": trivial}})
+    text = verdict(groups, best_of(groups, {"listops": trivial}))
     assert word in text
     assert "1 seed." in text

@@ -15,25 +15,27 @@ from lra.report.published import (
     title_of,
 )
 
-ROWS = [(source, row) for source, rows in TABLE.items() for row in rows]
+ROWS = {(source, row["model"]): row for source, rows in TABLE.items() for row in rows}
 
 
-@pytest.mark.parametrize(("source", "row"), ROWS, ids=lambda value: getattr(value, "model", ""))
-def test_published_means_equal_the_means_of_their_rows(source, row):
-    mean = sum(row.accuracies) / len(COLUMNS)
-    assert len(row.accuracies) == len(COLUMNS)
-    if row.model == "Sinkhorn":
+@pytest.mark.parametrize(
+    ("source", "model"), ROWS, ids=lambda value: getattr(value, "title", value)
+)
+def test_published_means_equal_the_means_of_their_rows(source, model):
+    row = ROWS[source, model]
+    mean = sum(row[task] for task in COLUMNS) / len(COLUMNS)
+    if model == "Sinkhorn":
         assert f"{mean:.2f}" in source.remark
     else:
-        assert row.mean == pytest.approx(mean, abs=0.0051)
+        assert row["mean of 5"] == pytest.approx(mean, abs=0.0051)
 
 
 def test_a_failed_path_x_counts_as_chance_in_the_mean_of_six():
-    bigbird = next(row for _, row in ROWS if row.model == "BigBird")
-    assert bigbird.mean_of_six == pytest.approx((5 * 55.01 + 50) / 6, abs=0.01)
-    mega = next(row for _, row in ROWS if row.model == "MEGA")
-    assert mega.mean_of_six == pytest.approx(88.21, abs=0.01)  # as in the paper
-    assert {row.mean_of_six for _, row in ROWS if row.path_x is None} == {None}
+    bigbird = next(row for row in ROWS.values() if row["model"] == "BigBird")
+    assert bigbird["mean of 6"] == pytest.approx((5 * 55.01 + 50) / 6, abs=0.01)
+    mega = next(row for row in ROWS.values() if row["model"] == "MEGA")
+    assert mega["mean of 6"] == pytest.approx(88.21, abs=0.01)  # as in the paper
+    assert not any("mean of 6" in row for row in ROWS.values() if PATH_X not in row)
 
 
 def test_columns_are_tasks_and_sources_are_links():
@@ -65,10 +67,9 @@ def test_rows_of_a_file_have_means_if_they_are_complete(tmp_path):
     (tmp_path / "rows.csv").write_text(CSV)
     found = read_published(tmp_path / "rows.csv")
     (s4,), (mine,) = found.values()
-    assert s4.mean == pytest.approx(78.954)
-    assert s4.mean_of_six == pytest.approx(80.478, abs=1e-3)
-    assert mine == ("Mine", (37, None, None, None, None), None, FAILED)
-    assert mine.mean_of_six is None
+    assert s4["mean of 5"] == pytest.approx(78.954)
+    assert s4["mean of 6"] == pytest.approx(80.478, abs=1e-3)
+    assert mine == {"model": "Mine", "listops": 37, PATH_X: FAILED}
     assert [source.title for source in found] == ["Gu et al. 2022, v2", "Ours"]
     rows = [{"model": "Mine", "source": "Ours", "listops": 37, "pathfinder128": FAILED}]
     rows[0] |= {"url": None, "remark": None, "text": None}
@@ -76,22 +77,13 @@ def test_rows_of_a_file_have_means_if_they_are_complete(tmp_path):
     assert read_published(tmp_path / "rows.json") == {("Ours", "", ""): (mine,)}
 
 
-def test_quoted_cells_keep_their_line_breaks(tmp_path):
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_file_is_utf_8_and_quoted_cells_keep_their_line_breaks(tmp_path, encoding):
     file = tmp_path / "rows.csv"
-    file.write_bytes('model,source,remark,text\r\nS\u20284,Gu,"One\ntwo\x0cthree",70\r\n'.encode())
+    text = 'model,source,remark,text\r\nS\u2028ö,Gu,"One\ntwo\x0cthree",70\r\n'
+    file.write_bytes(text.encode(encoding))
     ((source, (row,)),) = read_published(file).items()
-    assert (row.model, source.remark) == ("S\u20284", "One\ntwo\x0cthree")
-
-
-def test_encoding_of_a_file_is_utf_8_with_or_without_a_byte_order_mark(tmp_path):
-    file, rows = tmp_path / "rows.csv", "model,source,text\nNyströmformer,B,1\n"
-    for encoding in ("utf-8", "utf-8-sig"):
-        file.write_text(rows, encoding=encoding)
-        ((published,),) = read_published(file).values()
-        assert published.model == "Nyströmformer"
-    file.write_text(rows, encoding="latin-1")
-    with pytest.raises(ValueError, match=r"rows\.csv cannot be read"):
-        read_published(file)
+    assert (row["model"], source.remark) == ("S\u2028ö", "One\ntwo\x0cthree")
 
 
 @pytest.mark.parametrize(
@@ -106,9 +98,10 @@ def test_encoding_of_a_file_is_utf_8_with_or_without_a_byte_order_mark(tmp_path)
         ("rows.json", "[1]", "rows.json"),
         ("rows.json", "[", "rows.json"),
         ("rows.txt", "", ".csv or .json"),
+        ("rows.csv", "model,source,text\nNystr\udcf6m,B,1\n", "rows.csv"),  # latin-1
     ],
 )
 def test_an_invalid_file_is_one_sentence(tmp_path, name, text, word):
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text, errors="surrogateescape")
     with pytest.raises(ValueError, match=word):
         read_published(tmp_path / name)

@@ -38,16 +38,8 @@ class CoreCall(NamedTuple):
     mask: Bool[Array, "B L"]
 
 
-class QKV(NamedTuple):
-    """Query, key and value of sequences of equal length, without padding, in float32."""
-
-    query: Float[Array, "B L H D"]
-    key: Float[Array, "B L H D"]
-    value: Float[Array, "B L H D"]
-
-    def first(self, length: int) -> "QKV":
-        """Returns the first `length` tokens of each sequence."""
-        return QKV(*(x[:, :length] for x in self))
+# Query, key and value of sequences of equal length, without padding, in float32, [B, L, H, D].
+Tokens = tuple[Array, Array, Array]
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -71,10 +63,11 @@ def capture_cores(model: Model, params: Any, inputs: Sequence[Array]) -> tuple[C
     return tuple(calls)
 
 
-def unpadded(layer: CoreCall) -> QKV:
+def unpadded(layer: CoreCall) -> Tokens:
     """Returns query, key and value of the real tokens of the first sequence."""
-    real = np.asarray(layer.mask[0])
-    return QKV(*(x[:1, real].astype(jnp.float32) for x in (layer.query, layer.key, layer.value)))
+    real = np.flatnonzero(layer.mask[0])
+    query, key, value = (x[:1, real].astype(jnp.float32) for x in layer[:3])
+    return query, key, value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,14 +100,6 @@ class Trained:
         inputs = tuple(jnp.asarray(batch[key]) for key in self.run.model.batch_keys)
         return capture_cores(self.run.model, self.params, inputs)
 
-    def words(self, example: int, length: int) -> list[str]:
-        """Returns the first `length` tokens of a ListOps example as text; empty for other tasks."""
-        if not self.task.name.startswith("listops"):
-            return []
-        tokens = self.task.splits["test"][example][0][: self.run.data.max_len]
-        words = self.task.decode(tokens).split()
-        return ["cls"] * (length - len(words)) + words
-
     def longest(self, count: int) -> list[int]:
         """Returns the indices of the `count` longest of the first `CANDIDATES`, or `count`, test examples.
 
@@ -127,14 +112,11 @@ class Trained:
         found: list[int] = np.argsort(-lengths, kind="stable")[:count].tolist()
         return found
 
-    def layers(self, examples: Sequence[int]) -> list[QKV]:
+    def layers(self, examples: Sequence[int]) -> list[Tokens]:
         """Returns the inputs of each attention core on examples truncated to the shortest of them."""
         of_examples = [[unpadded(layer) for layer in self.core_calls(one)] for one in examples]
-        length = min(layers[0].query.shape[1] for layers in of_examples)
-        return [
-            QKV(*map(jnp.concatenate, zip(*(one.first(length) for one in layer), strict=True)))
-            for layer in zip(*of_examples, strict=True)
-        ]
+        length = min(tokens[0].shape[1] for tokens, *_ in of_examples)
+        return jax.tree.map(lambda *xs: jnp.concatenate([x[:, :length] for x in xs]), *of_examples)
 
 
 def new_parser(module: str, description: str | None) -> argparse.ArgumentParser:
@@ -166,39 +148,24 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int | None = None) ->
     if "init" in config:
         raise ValueError(f"{folder} is a run of a language model: pass a run of run_lra.py.")
     run = train.prepare(_portable_config(config))
-    if max_len is not None:
-        _check_comparable(folder, run, max_len)
-    result_file = folder / "result.json"
-    result = read_json(result_file) if result_file.is_file() else {"state": "unfinished"}
-    finished = result.get("state") not in ("diverged", "unfinished")
-    if finished:
-        check_numbers(result_file, result, "best_step")
-    checkpoints = folder / "checkpoints"
-    if not finished and not saved_steps(checkpoints):
-        raise FileNotFoundError(
-            f"{checkpoints} contains no checkpoint yet: train for checkpoint.every_steps steps or to the end."
-        )
-    step: Any = result["best_step"] if finished else saved_steps(checkpoints)[-1]
-    params = _load(checkpoints, step, run)
-    data_config = dataclasses.replace(run.data, dir=data_dir or run.data.dir)
-    task = data.load(data_config)
-    _require_data(folder, task.sha256)
-    run = dataclasses.replace(run, config=config, data=data_config)
-    return Trained(folder.resolve().name, run, task, params, step, finished)
-
-
-def _check_comparable(folder: Path, run: train.Run, max_len: int) -> None:
-    if len(projections(core_class(run.attention))) < 3:
+    if max_len is not None and len(projections(core_class(run.attention))) < 3:
         raise ValueError(
             f"{run.attention} attention has no separate queries and keys, so its attention map cannot be"
             " compared: pass a run with another attention."
         )
     length = run.data.padding.padded_len
-    if length > max_len:
+    if max_len is not None and length > max_len:
         raise ValueError(
             f"{folder} has sequences of {length:,} tokens, but the comparison with softmax attention"
             f" is too slow for more than {max_len:,}: pass a run on shorter sequences."
         )
+    step, finished = _choose_step(folder)
+    params = load_params(folder / "checkpoints", step, train.make_params(run), run.mesh)
+    data_config = dataclasses.replace(run.data, dir=data_dir or run.data.dir)
+    task = data.load(data_config)
+    _require_data(folder, task.sha256)
+    run = dataclasses.replace(run, config=config, data=data_config)
+    return Trained(folder.resolve().name, run, task, jax.device_get(params), step, finished)
 
 
 def _portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,12 +180,25 @@ def _portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, **{name: {**config[name], **own} for name, own in changes.items()}}
 
 
-def _load(checkpoints: Path, step: int, run: train.Run) -> Any:
-    if not (checkpoints / str(step)).is_dir():
+def _choose_step(folder: Path) -> tuple[int, bool]:
+    """Returns the step of the checkpoint, and True if it is the best one of a finished run."""
+    checkpoints, file = folder / "checkpoints", folder / "result.json"
+    result = read_json(file) if file.is_file() else {"state": "unfinished"}
+    saved = saved_steps(checkpoints)
+    if result.get("state") in ("diverged", "unfinished"):
+        if not saved:
+            raise FileNotFoundError(
+                f"{checkpoints} contains no checkpoint yet: train for checkpoint.every_steps steps or to the"
+                " end."
+            )
+        return saved[-1], False
+    check_numbers(file, result, "best_step")
+    if result["best_step"] not in saved:
         raise FileNotFoundError(
-            f"{checkpoints} lacks step {step}, the best of the run: pass the folder of the training run."
+            f"{checkpoints} lacks step {result['best_step']}, the best of the run: pass the folder of the"
+            " training run."
         )
-    return jax.device_get(load_params(checkpoints, step, train.make_params(run), run.mesh))
+    return result["best_step"], True
 
 
 def _require_data(folder: Path, sha256: str) -> None:
