@@ -7,6 +7,7 @@ import argparse
 import functools
 import itertools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -62,14 +63,15 @@ def _compare(given: argparse.Namespace) -> None:
     try:
         import torch
 
-        from benchmarks import peers
+        from benchmarks.peers import call_of
     except ModuleNotFoundError as error:
         raise ImportError(
             f"the package {error.name} is not installed: pip install -e '.[lra,peers]'."
         ) from error
     use_cpu()  # as PyTorch; benchmarks.on_device is for GPUs
-    peers.use_the_cores_of_xla()
-    settings = this_machine(*PACKAGES) | {
+    settings = this_machine(*PACKAGES)
+    torch.set_num_threads(settings["cpu_threads"])  # as XLA
+    settings |= {
         "torch_threads": torch.get_num_threads(),
         "timed": "in blocks of calls, in turn,",
     }
@@ -91,25 +93,25 @@ def _compare(given: argparse.Namespace) -> None:
         table.fill(
             ("length", "conv", "masked", "comparison"),
             itertools.product(given.lengths, (0, CONV), (False, True), COMPARISONS),
-            functools.partial(_times, given.rounds),
+            functools.partial(_times, call_of, given.rounds),
             part="attention",
         )
     table.finish()
 
 
-def _times(rounds: int, length: int, conv: int, masked: bool, comparison: str) -> Row:
+def _times(
+    call_of: Callable[..., Any], rounds: int, length: int, conv: int, masked: bool, comparison: str
+) -> Row:
     """Returns the times of a comparison, forward and with gradient."""
-    from benchmarks import peers
-
     ours, others = COMPARISONS[comparison]
     sizes: dict[str, Any] = {"length": length, "conv": conv, "masked": masked}
     row = {"comparison": comparison, **sizes}
     for mode in MODES:
-        calls = {}
+        calls: dict[str, Callable[[], Any]] = {}
         for name, form in ours.items():
             function, inputs = case(form, mode, batch=1, dtype=jnp.float32, **sizes)
             calls[name] = functools.partial(jax.jit(function), *inputs)
-        calls |= {name: peers.call_of(name, mode, batch=1, **sizes) for name in others}
+        calls |= {name: call_of(name, mode, batch=1, **sizes) for name in others}
         row[mode] = in_blocks(calls, rounds=rounds)
     return row
 

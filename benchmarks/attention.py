@@ -70,19 +70,21 @@ def case(
 
     mask = jnp.broadcast_to(jnp.arange(length) < 0.8 * length, (batch, length)) if masked else None
     function: Callable[..., Any]
+    inputs: tuple[Any, ...]
     if name == "our module":
         core = make_core("nystrom", num_landmarks=LANDMARKS, conv_kernel_size=conv)
         module = SelfAttention(HEADS, core, dtype=dtype, param_dtype=dtype)
         x, cotangent = normal(2, batch, length, HEADS * DIM)
         inputs = (module.init(jax.random.key(0), x, deterministic=True), x)
 
-        def function(mask: Any, params: Any, x: Any) -> Any:
+        def of_module(mask: Any, params: Any, x: Any) -> Any:
             return module.apply(params, x, mask, deterministic=True)
 
+        function = of_module
     else:
-        *inputs, cotangent = normal(4, batch, length, HEADS, DIM)
+        query, key, value, cotangent = normal(4, batch, length, HEADS, DIM)
         kernel = normal(HEADS, conv).astype(jnp.float32) if conv else None
-        inputs = (*inputs, kernel)
+        inputs = (query, key, value, kernel)
         function = functools.partial(attend, name)
     if mode == "forward":
         return function, (mask, *inputs)

@@ -94,7 +94,7 @@ def program(
     tokens = jax.ShapeDtypeStruct(shape, dtype)
     kernel = jax.ShapeDtypeStruct((HEADS, WIDTH), jnp.float32)
 
-    def forward(mask: None, query: Any, key: Any, value: Any, conv_kernel: Any) -> Any:
+    def forward(mask: Any, query: Any, key: Any, value: Any, conv_kernel: Any) -> Any:
         tokens = (query, key, value)
         if flat or natural:
             heads = [x.reshape(BATCH, length, HEADS, DIM) for x in tokens]

@@ -180,11 +180,12 @@ def measure(
     limit = (statistics or {}).get("bytes_limit") or available_bytes() * 3 // 4
     if given.memory_limit is not None:
         limit = int(given.memory_limit * GIB)
-    rows, cases = {}, {}
+    rows: dict[str, Row] = {}
+    cases: dict[str, Callable[[], Any]] = {}
     for attention in attentions:
         function, arguments = _pass(attention, length, batch, kind, given)
         program = compile_ahead(function, arguments, device)
-        rows[attention] = row = {
+        row: Row = {
             "attention": attention,
             "core": core_options(attention),
             "length": length,
@@ -200,6 +201,7 @@ def measure(
             "measured_bytes": None,
             "seconds": None,
         }
+        rows[attention] = row
         if given.topology:
             chip = chip_of(given.topology)
             seconds = roofline_seconds(program.flops, program.bytes_accessed, chip)

@@ -154,9 +154,9 @@ def attention(toy: bool, length: int, mode: str, forms: Sequence[str]) -> list[R
     """Returns a row for every form of attention at one length, timed in blocks in turn."""
     batch, rounds = (1, 1) if toy else (BATCH, 9)
     calls: dict[str, Callable[[], Any]] = {}
-    rows = {}
+    rows: dict[str, Row] = {}
     for form in forms:
-        row = {"form": form, "mode": mode, "batch": batch, "length": length}
+        row: Row = {"form": form, "mode": mode, "batch": batch, "length": length}
         rows[form] = or_error(row, _prepare, calls, form, mode, batch, length)
     for form, times in in_blocks(calls, rounds=rounds).items():
         rows[form]["seconds"] = times["median"] / CALLS

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from benchmarks.attention import DIM, HEADS, LANDMARKS
-from nystromformer_jax.training import describe_environment
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -20,11 +19,6 @@ with warnings.catch_warnings():
     from transformers.models.nystromformer.modeling_nystromformer import (
         NystromformerSelfAttention,
     )
-
-
-def use_the_cores_of_xla() -> None:
-    """Makes PyTorch use as many threads as XLA."""
-    torch.set_num_threads(describe_environment()["cpu_threads"])
 
 
 class Projected(nn.Module):
@@ -76,6 +70,7 @@ def call_of(
     mask = None
     if masked:
         mask = (torch.arange(length, device=device) < 0.8 * length).expand(batch, length)
+    attend: Callable[..., torch.Tensor]
     options: dict[str, Any] = {"device": device, "dtype": torch.bfloat16 if half else torch.float32}
     if name == "exact (PyTorch)":
         query, key, value, cotangent = torch.randn(4, batch, HEADS, length, DIM, **options)

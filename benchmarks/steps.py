@@ -92,7 +92,7 @@ def measure(config: str, attention: str, limit: float, batch_size: int, parts: i
     with contextlib.suppress(OSError):  # the first process that Linux kills if memory runs out
         Path("/proc/self/oom_score_adj").write_text("1000")
     step, compiled_bytes = compiled_step(config, attention, batch_size, parts)
-    row = {"compiled_bytes": compiled_bytes, "fits": False}
+    row: Row = {"compiled_bytes": compiled_bytes, "fits": False}
     if compiled_bytes > limit:
         return row
     try:

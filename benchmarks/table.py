@@ -65,7 +65,7 @@ class Table:
         if out is not None and (file := Path(f"{out}.json")).is_file():
             stored = read_json(file)
             _require_same(stored, self.results, file)
-            self.results = stored
+            self.results |= stored  # an older file may lack a part
 
     def fill(
         self,
@@ -124,7 +124,7 @@ MOVE = "pass another --out, or move the file away."
 
 
 def _require_same(stored: Mapping[str, Any], new: Mapping[str, Any], file: Path) -> None:
-    if missing := [key for key in new if stored.get(key) is None]:
+    if missing := [key for key in ("settings", "commands") if stored.get(key) is None]:
         raise ValueError(f"{file} contains another table, without {', '.join(missing)}: {MOVE}")
     old, now = (
         {**results["settings"], **results["settings"].get("versions", {}), "versions": None}

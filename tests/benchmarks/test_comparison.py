@@ -53,8 +53,9 @@ def test_rows_are_saved_as_they_are_measured(results, tmp_path, monkeypatch):
 @pytest.mark.slow(minutes=0.3)
 @pytest.mark.parametrize("comparison", ["functions", "modules"])
 def test_all_implementations_are_timed(comparison):
-    pytest.importorskip("benchmarks.peers", reason="needs the extra `peers`", exc_type=ImportError)
-    row = benchmarks._times(1, 128, 33, True, comparison)
+    reason = "needs the extra `peers`"
+    peers = pytest.importorskip("benchmarks.peers", reason=reason, exc_type=ImportError)
+    row = benchmarks._times(peers.call_of, 1, 128, 33, True, comparison)
     names = {"functions": "exact (PyTorch)", "modules": "lucidrains"}
     for mode in ("forward", "gradient"):
         assert row[mode].keys() >= {"ours", names[comparison]}

@@ -93,7 +93,7 @@ def test_different_settings_are_refused(tmp_path, settings, word):
 @pytest.mark.parametrize(
     ("content", "word"),
     [
-        ("{}", "another table, without settings, commands, rows"),
+        ("{}", "another table, without settings, commands"),
         ('{"settings": null, "commands": [], "rows": []}', "without settings"),
         ("{", "JSON"),
         ("[]", "JSON object"),
