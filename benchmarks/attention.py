@@ -10,7 +10,7 @@ exact     softmax attention; "exact (JAX)" and "cudnn" are JAX's own, the latter
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -42,12 +42,13 @@ def attend(
     """Computes attention by one of the forms above; only Nyström attention uses the convolution."""
     inputs = (query, key, value)
     if form == "literal":
+        assert conv_kernel is not None
         return literal_attention(*inputs, conv_kernel, LANDMARKS)
     if form == "exact":
         return softmax_attention(*inputs, mask=mask)
     if form in ("exact (JAX)", "cudnn"):
         mask = None if mask is None else mask[:, None, None]
-        implementation = "cudnn" if form == "cudnn" else None
+        implementation: Literal["cudnn"] | None = "cudnn" if form == "cudnn" else None
         return jax.nn.dot_product_attention(*inputs, mask=mask, implementation=implementation)
     options = OPTIONS[form]
     return nystrom_attention(

@@ -95,11 +95,10 @@ def program(
     kernel = jax.ShapeDtypeStruct((HEADS, WIDTH), jnp.float32)
 
     def forward(mask: Any, query: Any, key: Any, value: Any, conv_kernel: Any) -> Any:
-        tokens = (query, key, value)
-        if flat or natural:
-            heads = [x.reshape(BATCH, length, HEADS, DIM) for x in tokens]
-        else:
-            heads = [x.swapaxes(1, 2) for x in tokens]
+        heads: Any = [
+            x.reshape(BATCH, length, HEADS, DIM) if flat or natural else x.swapaxes(1, 2)
+            for x in (query, key, value)
+        ]
         if form == "masked":  # not a constant, which would save some of its work
             mask = jnp.isfinite(heads[0][..., 0, 0])
         output = attend("plain" if form == "masked" else form.split()[0], mask, *heads, conv_kernel)
