@@ -1,89 +1,119 @@
-"""Writes JSON, table and picture of all timings: `python -m benchmarks --out results/benchmarks/cpu`."""
+"""Writes JSON and table of all timings: `python -m benchmarks --out results/benchmarks/cpu`.
+
+The JSON is rewritten after each row; the same command resumes.
+"""
 
 import argparse
+import functools
+import itertools
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks.cells import command_line, this_machine
-from cli.commands import parser_of, run_to_end
+import jax
+import jax.numpy as jnp
+
+from benchmarks import steps
+from benchmarks.attention import MODES, case
+from benchmarks.comparison import markdown
+from benchmarks.table import Row, Table, this_machine, use_cpu
+from benchmarks.timing import in_blocks
+from cli.commands import number, parser_of, run_to_end
 from launch import huge_pages
 from reporting.writer import output_path
 
 # For the training step. Retrieval is missing: Hugging Face has no classifier of pairs.
 CONFIGS = ("listops", "listops_short", "text", "image", "pathfinder", "pathx")
-LANDMARKS = 64  # Hugging Face's module needs lengths that this number divides
+LENGTHS = (512, 1024, 2048, 4096, 8192)
+CONV = 33
+# Our forms by their name in the table, and the names of the others.
+COMPARISONS = {
+    "functions": (
+        {name: name for name in ("ours", "ours, k-means", "exact (JAX)")},
+        ("exact (PyTorch)",),
+    ),
+    "modules": ({"ours": "our module"}, ("Hugging Face", "lucidrains")),
+}
 PACKAGES = ("torch", "transformers", "nystrom-attention")
 
 
 def main() -> int:
     """Runs the comparisons and returns the exit code."""
     parser = parser_of("benchmarks", __doc__)
-    parser.add_argument("--only", choices=["attention", "step"], help="run only one of the two")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        default=5,
-        help="timed rounds; each runs a block of every implementation",
-    )
-    parser.add_argument(
-        "--config", default="listops", choices=CONFIGS, help="configs/NAME.py of the training step"
-    )
-    parser.add_argument("--out", type=output_path, help="output path without extension")
+    add = parser.add_argument
+    add("--only", choices=["attention", "step"], help="run only one of the two")
+    text = "multiples of 64, which Hugging Face's module needs"
+    add("--lengths", type=_length, nargs="+", default=LENGTHS, help=text)
+    text = "timed rounds; each runs a block of every implementation"
+    add("--rounds", type=number(int, 1), default=5, help=text)
+    text = "configs/NAME.py of the training step"
+    add("--config", default="listops", choices=CONFIGS, help=text)
+    add("--out", type=output_path, help="output path without extension")
     given = parser.parse_args()
-    if given.rounds < 1 or any(length < 1 or length % LANDMARKS for length in given.lengths):
-        parser.error(f"--rounds must be 1 or more, and --lengths must be multiples of {LANDMARKS}")
     return run_to_end("benchmarks", lambda: _compare(given))
 
 
+def _length(text: str) -> int:
+    if not text.isdecimal() or not int(text) or int(text) % 64:
+        raise argparse.ArgumentTypeError(f"needs multiples of 64, got {text!r}")
+    return int(text)
+
+
 def _compare(given: argparse.Namespace) -> None:
-    import jax
-
     try:
-        import torch  # first, so that a missing package gives a short error
+        import torch
 
-        from benchmarks import attention, peers, steps
+        from benchmarks.peers import call_of
     except ModuleNotFoundError as error:
         raise ImportError(
             f"the package {error.name} is not installed: pip install -e '.[lra,peers]'."
         ) from error
-    jax.config.update("jax_platforms", "cpu")  # as PyTorch; benchmarks.on_device is for GPUs
-    peers.use_the_cores_of_xla()
-    results: dict[str, Any] = {
-        "settings": this_machine(*PACKAGES)
-        | {"torch_threads": torch.get_num_threads(), "timed": "in blocks of calls, in turn,"},
-        "commands": [command_line("benchmarks")],
+    use_cpu()  # as PyTorch; benchmarks.on_device is for GPUs
+    settings = this_machine(*PACKAGES)
+    torch.set_num_threads(settings["cpu_threads"])  # as XLA
+    settings |= {
+        "torch_threads": torch.get_num_threads(),
+        "timed": "in blocks of calls, in turn,",
     }
-
-    def save() -> None:
-        if given.out is not None:
-            write(results, given.out)
-
+    parts = ("training_step", "attention")
+    table = Table("benchmarks", given.out, settings, markdown, parts=parts)
     if given.only != "attention":
         config = steps.config_of(given.config)
-        results["training_step"] = {
-            "task": config["data"]["task"],
-            "batch_size": config["train"]["batch_size"],
-            "length": config["data"]["max_len"],
-            "step": steps.compare(config, given.rounds, "cpu"),
-        }
-        save()
+
+        def step(task: str) -> Row:
+            return {
+                "task": task,
+                "batch_size": config["train"]["batch_size"],
+                "length": config["data"]["max_len"],
+                "step": steps.compare(config, given.rounds, "cpu"),
+            }
+
+        table.fill(("task",), [(config["data"]["task"],)], step, part="training_step")
     if given.only != "step":
-        results["attention"] = []
-        for row in attention.rows(given.lengths, given.rounds):
-            results["attention"].append(row)
-            save()
+        table.fill(
+            ("length", "conv", "masked", "comparison"),
+            itertools.product(given.lengths, (0, CONV), (False, True), COMPARISONS),
+            functools.partial(_times, call_of, given.rounds),
+            part="attention",
+        )
+    table.finish()
 
 
-def write(results: dict[str, Any], out: Path) -> None:
-    """Writes `out`.json and the table."""
-    from benchmarks import report
-    from nystromformer_jax.support.durable import write_bytes, write_json
-
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(Path(f"{out}.json"), results)
-    write_bytes(Path(f"{out}.md"), report.markdown(results).encode())
+def _times(
+    call_of: Callable[..., Any], rounds: int, length: int, conv: int, masked: bool, comparison: str
+) -> Row:
+    """Returns the times of a comparison, forward and with gradient."""
+    ours, others = COMPARISONS[comparison]
+    sizes: dict[str, Any] = {"length": length, "conv": conv, "masked": masked}
+    row = {"comparison": comparison, **sizes}
+    for mode in MODES:
+        calls: dict[str, Callable[[], Any]] = {}
+        for name, form in ours.items():
+            function, inputs = case(form, mode, batch=1, dtype=jnp.float32, **sizes)
+            calls[name] = functools.partial(jax.jit(function), *inputs)
+        calls |= {name: call_of(name, mode, batch=1, **sizes) for name in others}
+        row[mode] = in_blocks(calls, rounds=rounds)
+    return row
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pandas as pd
 
 from lra.report.published import title_of
 from reporting.statistics import binomial_error
-from reporting.tables import NOTHING
+from reporting.tables import NOTHING, format_difference
 from reporting.tables import markdown as markdown_table
 
 CHANGES = {
@@ -61,5 +61,4 @@ def _cell(row: Mapping[str, Any] | None, whole: Mapping[str, Any]) -> str:
     accuracy = f"{row['valid_accuracy']:.1f}"
     if not row["change"]:
         return accuracy
-    difference = f"{row['valid_accuracy'] - whole['valid_accuracy']:+.1f}".replace("-", "−")
-    return f"{accuracy} ({difference})"
+    return f"{accuracy} ({format_difference(row['valid_accuracy'] - whole['valid_accuracy'], 1)})"

@@ -11,7 +11,6 @@ of the random inputs, or that of the run's task.
 """
 
 import argparse
-import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,16 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from benchmarks.cells import command_line
-from cli.commands import parser_of, run_to_end
-from lra import train
+from benchmarks.table import command_line
+from cli.commands import number, parser_of, run_to_end
 from lra.figures.trained_run import Trained, open_run
 from lra.report.published import TITLES
-from nystromformer_jax import rotary_embedding
-from nystromformer_jax.attention.approximation import ApproximationErrors, approximation_error
+from nystromformer_jax import approximation_error, rotary_embedding
+from nystromformer_jax.attention.approximation import ApproximationErrors
 from nystromformer_jax.support.durable import read_json, write_json
-from nystromformer_jax.support.values import Selection
-from nystromformer_jax.training import config_sha256, describe_environment
+from nystromformer_jax.training import describe_environment
 from nystromformer_jax.typing import Array, Float
 from reporting.tables import NOTHING
 from reporting.tables import markdown as markdown_table
@@ -47,26 +44,17 @@ CANDIDATES = 256  # number of validation examples that are searched for long one
 QueryAndKey = tuple[Float[Array, "1 L H D"], Float[Array, "1 L H D"]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """Options of `nystrom_attention` in a column of the table."""
-
-    num_landmarks: int
-    pinv_iters: int = 6
-    landmark_selection: Selection = "segments"
-
-    @property
-    def title(self) -> str:
-        """Heading of the column."""
-        selection = ", k-means" if self.landmark_selection == "kmeans" else ""
-        iterations = "" if self.pinv_iters == 6 else f", {self.pinv_iters} iterations"
-        return f"M = {self.num_landmarks}{selection}{iterations}"
-
-
-COLUMNS = (
-    *(Column(32), Column(64), Column(128), Column(256), Column(64, 12)),
-    *(Column(32, landmark_selection="kmeans"), Column(64, landmark_selection="kmeans")),
-)
+# Options of `nystrom_attention` in a column of the table; these are the others.
+DEFAULTS = {"pinv_iters": 6, "landmark_selection": "segments"}
+COLUMNS: dict[str, dict[str, Any]] = {
+    "M = 32": {"num_landmarks": 32},
+    "M = 64": {"num_landmarks": 64},
+    "M = 128": {"num_landmarks": 128},
+    "M = 256": {"num_landmarks": 256},
+    "M = 64, 12 iterations": {"num_landmarks": 64, "pinv_iters": 12},
+    "M = 32, k-means": {"num_landmarks": 32, "landmark_selection": "kmeans"},
+    "M = 64, k-means": {"num_landmarks": 64, "landmark_selection": "kmeans"},
+}
 
 
 def gaussian(rng: Array, std: float) -> QueryAndKey:
@@ -147,18 +135,11 @@ HEADLINE = ("clusters, in order", "clusters, shuffled", "Gaussian, σ = 2")
 HEADLINE_TASK = "listops"
 
 
-@functools.partial(jax.jit, static_argnames="column")
-def _errors(
-    query: Array, key: Array, value: Array, mask: Array | None, column: Column
-) -> ApproximationErrors:
-    return approximation_error(query, key, value, mask=mask, **dataclasses.asdict(column))
-
-
 def make_row(
     name: str, calls: Iterable[tuple[Array, Array, Array, Array | None]]
 ) -> dict[str, Any]:
     """Returns the errors for calls (query, key, value, mask), averaged over calls, examples and heads."""
-    errors = [[_errors(*call, column) for column in COLUMNS] for call in calls]
+    errors = [[_errors(title)(*inputs, mask=mask) for title in COLUMNS] for *inputs, mask in calls]
     nystrom = np.mean([[one.nystrom.mean() for one in row] for row in errors], axis=0)
     mean = np.mean([row[0].mean_value.mean() for row in errors])
     return {
@@ -166,6 +147,11 @@ def make_row(
         "mean": round(float(mean), 4),
         "nystrom": [round(float(error), 4) for error in nystrom],
     }
+
+
+@functools.cache
+def _errors(title: str) -> Callable[..., ApproximationErrors]:
+    return jax.jit(functools.partial(approximation_error, **COLUMNS[title]))
 
 
 def random_call(name: str, seed: int) -> tuple[Array, Array, Array, None]:
@@ -196,81 +182,59 @@ def measure_run(trained: Trained, count: int) -> dict[str, Any]:
     """Returns the rows of all layers and where they come from."""
     examples = long_examples(trained, count)
     of_examples = [trained.core_calls(example, "valid") for example in examples]
-    tokens = [int(layers[0].mask[0].sum()) for layers in of_examples]
     rows = [
         make_row(
-            f"layer {number}",
+            f"layer {layer}",
             [(*(x[:1].astype(jnp.float32) for x in core[:3]), core.mask[:1]) for core in calls],
         )
-        for number, calls in enumerate(zip(*of_examples, strict=True), start=1)
+        for layer, calls in enumerate(zip(*of_examples, strict=True), start=1)
     ]
-    return {
-        "run": trained.name,
-        "attention": trained.run.config["attention"],
-        "config_sha256": config_sha256(trained.run.config, train.PATHS),
-        "data_sha256": trained.task.sha256,
-        "checkpoint": {"step": trained.step, "best": trained.finished},
-        "examples": examples,
-        "tokens": tokens,
-        "rows": rows,
-    }
+    tokens = [int(layers[0].mask[0].sum()) for layers in of_examples]
+    return {**trained.origin, "examples": examples, "tokens": tokens, "rows": rows}
 
 
 def markdown(results: Mapping[str, Any]) -> str:
     """Returns a table of the random inputs."""
-    return _table("inputs", COLUMNS, _named_rows(results["random"]))
+    return markdown_table(_table({"": results["random"]}, "inputs"))
 
 
 def headline(results: Mapping[str, Any]) -> str:
     """Returns a short table for the README, with the default number of iterations."""
-    columns = [column for column in COLUMNS if column.pinv_iters == 6]
-    rows = _named_rows(results["random"])
-    layers = _named_rows(results["trained"][HEADLINE_TASK])
-    trained = f"trained {TITLES[HEADLINE_TASK]} model, layer 1"
-    short = {**{name: rows[name] for name in HEADLINE}, trained: layers["layer 1"]}
-    return _table("inputs", columns, short)
+    columns = ["inputs", "mean", *(title for title in COLUMNS if "iterations" not in title)]
+    title = f"trained {TITLES[HEADLINE_TASK]} model"
+    parts = {"": results["random"], title: results["trained"][HEADLINE_TASK]}
+    table = _table(parts, "inputs")[columns].set_index("inputs", drop=False)
+    return markdown_table(table.loc[[*HEADLINE, f"{title}, layer 1"]].reset_index(drop=True))
 
 
 def trained_markdown(results: Mapping[str, Any]) -> str:
     """Returns a table of the layers of all trained models."""
-    rows = {
-        f"{TITLES.get(task, task)}, {name}": row
-        for task, part in sorted(results["trained"].items())
-        for name, row in _named_rows(part).items()
-    }
-    return _table("trained model", COLUMNS, rows)
+    parts = {TITLES.get(task, task): part for task, part in sorted(results["trained"].items())}
+    return markdown_table(_table(parts, "trained model"))
 
 
-Row = tuple[float, Mapping[Column, float]]  # error of the mean, errors of Nyström attention
-
-
-def _named_rows(part: Mapping[str, Any]) -> dict[str, Row]:
-    columns = [Column(**column) for column in part["columns"]]
-    return {
-        row["inputs"]: (row["mean"], dict(zip(columns, row["nystrom"], strict=True)))
-        for row in part["rows"]
-    }
-
-
-def _table(title: str, columns: Sequence[Column], rows: Mapping[str, Row]) -> str:
+def _table(parts: Mapping[str, Mapping[str, Any]], title: str) -> pd.DataFrame:
+    """Returns a row for each of the parts' rows, whose name follows that of the part."""
+    titles = {frozenset((DEFAULTS | column).items()): name for name, column in COLUMNS.items()}
     table = []
-    for name, (mean, errors) in rows.items():
-        cells = [f"{errors[column]:.3f}" if column in errors else NOTHING for column in columns]
-        table.append([name, f"{mean:.3f}", *cells])
-    headings = [title, "mean", *(column.title for column in columns)]
-    return markdown_table(pd.DataFrame(table, columns=headings))
+    for part_name, part in parts.items():
+        names = [titles[frozenset((DEFAULTS | column).items())] for column in part["columns"]]
+        for row in part["rows"]:
+            label = ", ".join(filter(None, [part_name, row["inputs"]]))
+            errors = dict(zip(names, map("{:.3f}".format, row["nystrom"]), strict=True))
+            table.append({title: label, "mean": f"{row['mean']:.3f}", **errors})
+    return pd.DataFrame(table, columns=[title, "mean", *COLUMNS]).fillna(NOTHING)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures one part, writes the file and returns the exit code."""
     parser = parser_of("benchmarks.approximation", __doc__)
-    parser.add_argument("--run", type=path_argument, help="folder of a run; default: random inputs")
-    parser.add_argument("--data_dir", default="", help="folder of the run's data, if moved")
-    parser.add_argument("--examples", type=int, default=8, help="number of examples of a run")
-    parser.add_argument("--out", type=path_argument, default="results/approximation.json")
+    add = parser.add_argument
+    add("--run", type=path_argument, help="folder of a run; default: random inputs")
+    add("--data_dir", default="", help="folder of the run's data, if moved")
+    add("--examples", type=number(int, 1), default=8, help="number of examples of a run")
+    add("--out", type=path_argument, default="results/approximation.json")
     given = parser.parse_args(arguments)
-    if given.examples < 1:
-        parser.error(f"--examples must be 1 or more, got {given.examples}")
     command = command_line("benchmarks.approximation", arguments)
     return run_to_end("benchmarks.approximation", lambda: _measure(given, command))
 
@@ -281,17 +245,12 @@ def _measure(given: argparse.Namespace, command: str) -> None:
         raise ValueError(
             f"{given.out} contains no results of benchmarks.approximation: pass another --out."
         )
-    part = {
-        "command": command,
-        **describe_environment(),
-        "columns": [dataclasses.asdict(column) for column in COLUMNS],
-    }
+    part = {"command": command, "columns": [DEFAULTS | column for column in COLUMNS.values()]}
     if given.run is None:
-        shape = dict(
-            zip(("length", "heads", "head_dim", "seeds"), (*SHAPE[1:], SEEDS), strict=True)
-        )
+        length, heads, head_dim = SHAPE[1:]
+        shape = {"length": length, "heads": heads, "head_dim": head_dim, "seeds": SEEDS}
         rows = [make_row(name, [random_call(name, i) for i in range(SEEDS)]) for name in INPUTS]
-        results["random"] = {**part, **shape, "rows": rows}
+        results["random"] = {**part, **describe_environment(), **shape, "rows": rows}
         table = markdown(results)
     else:
         trained = open_run(given.run, data_dir=given.data_dir, max_len=MAX_LEN)

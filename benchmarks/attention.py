@@ -1,147 +1,154 @@
-"""Times of attention, forward and with gradient, by length, with and without convolution and mask.
+"""Attention functions and our module, as functions of a mask and the inputs that the benchmarks compare.
 
-Two comparisons: functions of query, key and value (ours and exact attention of JAX and of PyTorch),
-and modules with their projections (ours, Hugging Face's and lucidrains').
+ours      `nystrom_attention` as the device chooses it; "ours, k-means" with landmarks by k-means, and "ours,
+          ridge" with the ridge inverse
+kernels   our kernels for TPUs
+plain     our implementation without kernels
+literal   other implementations, translated operation by operation, without a mask
+exact     softmax attention; "exact (JAX)" and "cudnn" are JAX's own, the latter without a mask
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 
-from benchmarks import peers
-from benchmarks.forms import DIM, HEADS, LANDMARKS, form_of, our_module, with_gradient
-from benchmarks.timing import in_blocks
+from nystromformer_jax import SelfAttention, make_core, nystrom_attention, softmax_attention
+from nystromformer_jax.typing import Array, Bool, Float
 
-BATCH, CONV = 1, 33
-FORMS = ("ours", "ours, k-means", "exact (JAX)")
-EMBED = HEADS * DIM
-
-
-def rows(lengths: Sequence[int], rounds: int) -> Iterator[dict[str, Any]]:
-    """Yields a row of times for each comparison, length and variant."""
-    for length in lengths:
-        for conv in (0, CONV):
-            for masked in (False, True):
-                for name, cases in (
-                    ("functions", _functions(length, conv, masked)),
-                    ("modules", _modules(length, conv, masked)),
-                ):
-                    row = {"comparison": name, "length": length, "conv": conv, "masked": masked}
-                    for kind in ("forward", "gradient"):
-                        row[kind] = in_blocks(cases[kind], rounds=rounds)
-                    print(_line(row), flush=True)
-                    yield row
+BATCH, HEADS, DIM, LANDMARKS, WIDTH = 8, 8, 64, 64, 33
+MODES = ("forward", "gradient")
+# Arguments of `nystrom_attention`.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "ours, k-means": {"landmark_selection": "kmeans"},
+    "ours, ridge": {"pinv": "ridge"},
+    "kernels": {"implementation": "pallas_tpu"},
+    "plain": {"implementation": "xla"},
+}
 
 
-def _line(row: dict[str, Any]) -> str:
-    texts = []
-    for kind in ("forward", "gradient"):
-        ours = row[kind]["ours"]["median"]
-        others = ", ".join(
-            f"{name} {times['median'] / ours:.2f}×"
-            for name, times in row[kind].items()
-            if name != "ours"
-        )
-        texts.append(f"{kind} {1e3 * ours:.1f} ms ({others})")
-    return (
-        f"{row['comparison']:9} n={row['length']:5} conv={row['conv']:2}"
-        f" mask={row['masked']:d}: {'; '.join(texts)}"
+def attend(
+    form: str,
+    mask: Bool[Array, "B L"] | None,
+    query: Float[Array, "B L H D"],
+    key: Float[Array, "B L H D"],
+    value: Float[Array, "B L H D"],
+    conv_kernel: Float[Array, "H W"] | None = None,
+) -> Float[Array, "B L H D"]:
+    """Computes attention by one of the forms above; only Nyström attention uses the convolution."""
+    inputs = (query, key, value)
+    if form == "literal":
+        assert conv_kernel is not None
+        return literal_attention(*inputs, conv_kernel, LANDMARKS)
+    if form == "exact":
+        return softmax_attention(*inputs, mask=mask)
+    if form in ("exact (JAX)", "cudnn"):
+        mask = None if mask is None else mask[:, None, None]
+        implementation: Literal["cudnn"] | None = "cudnn" if form == "cudnn" else None
+        return jax.nn.dot_product_attention(*inputs, mask=mask, implementation=implementation)
+    options = OPTIONS[form]
+    return nystrom_attention(
+        *inputs, num_landmarks=LANDMARKS, mask=mask, conv_kernel=conv_kernel, **options
     )
 
 
-def _mask(length: int, masked: bool) -> np.ndarray | None:
-    return (np.arange(length) < 0.8 * length)[None] if masked else None
+def case(
+    name: str, mode: str, batch: int, length: int, *, conv: int, dtype: Any, masked: bool = False
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Returns a function and random arguments: one of the forms above, or "our module".
 
-
-def _functions(length: int, conv: int, masked: bool) -> dict[str, dict[str, Callable[[], Any]]]:
+    The module has its projections and the sizes of Hugging Face's. In the mode "gradient" the results are the
+    output and the gradients of all inputs but the mask.
+    """
     random = np.random.default_rng(0)
-    arrays = [random.normal(size=(BATCH, length, HEADS, DIM)).astype(np.float32) for _ in range(4)]
-    *inputs, cotangent = map(jnp.asarray, arrays)
-    kernel = jnp.asarray(random.normal(size=(HEADS, conv)), jnp.float32) if conv else None
-    mask = _mask(length, masked)
-    jax_mask = None if mask is None else jnp.asarray(mask)
 
-    query, key, value = torch_inputs = [
-        torch.tensor(array.swapaxes(1, 2).copy(), requires_grad=True) for array in arrays[:3]
-    ]
-    torch_cotangent = torch.tensor(arrays[3].swapaxes(1, 2).copy())
-    torch_mask = None if mask is None else torch.tensor(mask)[:, None, None]
+    def normal(*shape: int) -> Array:
+        return jnp.asarray(random.normal(size=shape), dtype)
 
-    def sdpa() -> torch.Tensor:
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value, torch_mask)
+    mask = jnp.broadcast_to(jnp.arange(length) < 0.8 * length, (batch, length)) if masked else None
+    function: Callable[..., Any]
+    inputs: tuple[Any, ...]
+    if name == "our module":
+        core = make_core("nystrom", num_landmarks=LANDMARKS, conv_kernel_size=conv)
+        module = SelfAttention(HEADS, core, dtype=dtype, param_dtype=dtype)
+        x, cotangent = normal(2, batch, length, HEADS * DIM)
+        inputs = (module.init(jax.random.key(0), x, deterministic=True), x)
 
-    forward = {
-        **{form: _jitted(form_of(form), *inputs, kernel, jax_mask) for form in FORMS},
-        "exact (PyTorch)": _without_gradient(sdpa),
-    }
-    gradient = {
-        **{
-            form: _jitted(form_of(form, "gradient"), *inputs, kernel, jax_mask, cotangent)
-            for form in FORMS
-        },
-        "exact (PyTorch)": lambda: torch.autograd.grad(sdpa(), torch_inputs, torch_cotangent),
-    }
-    return {"forward": forward, "gradient": gradient}
+        def of_module(mask: Any, params: Any, x: Any) -> Any:
+            return module.apply(params, x, mask, deterministic=True)
+
+        function = of_module
+    else:
+        query, key, value, cotangent = normal(4, batch, length, HEADS, DIM)
+        kernel = normal(HEADS, conv).astype(jnp.float32) if conv else None
+        inputs = (query, key, value, kernel)
+        function = functools.partial(attend, name)
+    if mode == "forward":
+        return function, (mask, *inputs)
+    return with_gradient(function), (mask, *inputs, cotangent)
 
 
-def _modules(length: int, conv: int, masked: bool) -> dict[str, dict[str, Callable[[], Any]]]:
-    random = np.random.default_rng(0)
-    x, cotangent = random.normal(size=(2, BATCH, length, EMBED)).astype(np.float32)
-    mask = _mask(length, masked)
-    jax_mask = None if mask is None else jnp.asarray(mask)
-    module = our_module(conv)
-    params = module.init(jax.random.key(0), jnp.asarray(x), deterministic=True)
+def with_gradient(function: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
+    """Returns a function of a mask, the inputs and a cotangent.
 
-    def ours(mask: Any, params: Any, x: Any) -> Any:
-        return module.apply(params, x, mask, deterministic=True)
+    Its results are that of `function(mask, *inputs)` and the gradients of the inputs. The output is a result,
+    as in training, where it enters the loss.
+    """
 
-    torch_x, torch_cotangent = torch.tensor(x, requires_grad=True), torch.tensor(cotangent)
-    huggingface = peers.huggingface(EMBED, HEADS, length, LANDMARKS, conv).eval()
-    lucidrains = peers.lucidrains(EMBED, HEADS, LANDMARKS, conv).eval()
-    additive = None if mask is None else peers.additive(mask)
-    torch_mask = None if mask is None else torch.tensor(mask)
-    calls = {
-        "Hugging Face": (huggingface, lambda: huggingface(torch_x, additive)),
-        "lucidrains": (lucidrains, lambda: lucidrains(torch_x, mask=torch_mask)),
-    }
-    forward = {"ours": _jitted(ours, jax_mask, params, jnp.asarray(x))}
-    inputs = params, jnp.asarray(x), jnp.asarray(cotangent)
-    gradient = {"ours": _jitted(_masked_gradient(ours), jax_mask, *inputs)}
-    for name, (torch_module, call) in calls.items():
-        forward[name] = _without_gradient(call)
-        gradient[name] = _torch_gradient(
-            call, [torch_x, *torch_module.parameters()], torch_cotangent
-        )
-    return {"forward": forward, "gradient": gradient}
+    def gradient(mask: Any, *arguments: Any) -> tuple[Any, Any]:
+        *inputs, cotangent = arguments
+        output, pull_back = jax.vjp(functools.partial(function, mask), *inputs)
+        return output, pull_back(cotangent)
+
+    return gradient
 
 
-def _masked_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `with_gradient` of a function whose first argument, the mask, has no gradient."""
-    return lambda mask, *arguments: with_gradient(functools.partial(function, mask))(*arguments)
+def literal_attention(
+    query: Float[Array, "B L H D"],
+    key: Float[Array, "B L H D"],
+    value: Float[Array, "B L H D"],
+    conv_kernel: Float[Array, "H W"],
+    num_landmarks: int,
+) -> Float[Array, "B L H D"]:
+    """Nyström attention of other implementations, ported operation by operation; L is a multiple of M.
+
+    Landmarks are means over an axis of a reshaped array. All three factors are kept in memory, products
+    associate from the left, and the convolution is a grouped 2-D convolution.
+
+    Source: Xiong et al. 2021, arXiv:2102.03902; Hugging Face's modeling_nystromformer.py.
+    """
+    query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
+    batch, heads, length, dim = query.shape
+    query, key = (x * dim**-0.25 for x in (query, key))
+    shape = (batch, heads, num_landmarks, length // num_landmarks, dim)
+    q_landmarks, k_landmarks = (x.reshape(shape).mean(axis=3) for x in (query, key))
+    kernel_1 = jax.nn.softmax(query @ k_landmarks.mT, axis=-1)
+    kernel_2 = jax.nn.softmax((q_landmarks @ k_landmarks.mT).astype(jnp.float32), axis=-1)
+    kernel_3 = jax.nn.softmax(q_landmarks @ key.mT, axis=-1)
+    inverse = _inverse(kernel_2).astype(query.dtype)
+    output = (kernel_1 @ inverse) @ (kernel_3 @ value)
+    width = conv_kernel.shape[1]
+    output += jax.lax.conv_general_dilated(
+        value,
+        conv_kernel.astype(value.dtype)[:, None, :, None],
+        (1, 1),
+        [(width // 2, width // 2), (0, 0)],
+        dimension_numbers=("NCHW", "OIHW", "NCHW"),
+        feature_group_count=heads,
+    )
+    return output.swapaxes(1, 2)
 
 
-def _jitted(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-    compiled = jax.jit(function)
-    return lambda: compiled(*arguments)
-
-
-def _without_gradient(call: Callable[[], Any]) -> Callable[[], Any]:
-    def run() -> None:
-        with torch.no_grad():
-            call()
-
-    return run
-
-
-def _torch_gradient(
-    call: Callable[[], Any], inputs: list[Any], cotangent: Any
-) -> Callable[[], Any]:
-    def run() -> None:
-        torch.autograd.grad(call(), inputs, cotangent, allow_unused=True)
-
-    return run
+def _inverse(kernel: Float[Array, "B H M M"]) -> Float[Array, "B H M M"]:
+    identity = jnp.eye(kernel.shape[-1], dtype=kernel.dtype)[None, None]
+    inverse = kernel.mT / kernel.sum(axis=-2).max()
+    for _ in range(6):
+        product = jnp.matmul(kernel, inverse, precision="highest")
+        inner = 15 * identity - jnp.matmul(product, 7 * identity - product, precision="highest")
+        inner = 13 * identity - jnp.matmul(product, inner, precision="highest")
+        inverse = 0.25 * jnp.matmul(inverse, inner, precision="highest")
+    return inverse

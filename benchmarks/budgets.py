@@ -1,4 +1,4 @@
-"""Kernels, bytes, memory and time of attention on a TPU or GPU, by its compiler, without the device.
+"""Memory and time of attention on a TPU or GPU, by its compiler, without the device.
 
     python -m benchmarks.budgets --out results/budgets/attention
 
@@ -6,28 +6,26 @@ Batch 8, 8 heads of 64, 64 landmarks, a convolution of 33, bfloat16. Compared ar
 plain form, a literal port of other implementations, and exact attention. The kernels take [B L E] from the
 projections, the others their fastest layout, [B H L D].
 
-Times are estimates. On a GPU it is the bytes of all kernels over the memory bandwidth. On a TPU, the time of
-one of our kernels is the larger of the cycles in the compiler's static profile and its bytes over the
-bandwidth; for all other operations it is the compiler's estimate. The floor is the time to read and write
-7 L D numbers per head forward, or 17 with the gradient. Needs the extras `plan` and `plan-gpu`. The table is
-rewritten after every cell; the same command resumes.
+Times are rooflines of FLOPs and bytes, as in `run_plan.py`. The floor is the time to read and write 7 L D
+numbers per head forward, or 17 with the gradient. Residuals are what the gradient keeps besides the inputs.
+Needs the extras `plan` and `plan-gpu`. The table is rewritten after every cell; the same command resumes.
 """
 
-import argparse
+import functools
 import itertools
-import json
-import os
-import re
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks import cells
-from benchmarks.forms import BATCH, DIM, HEADS, MODES, WIDTH
-from nystromformer_jax.training.collectives import operations_of
+import jax
+import jax.numpy as jnp
+
+from benchmarks.attention import BATCH, DIM, HEADS, MODES, WIDTH, attend, with_gradient
+from benchmarks.compiled import compile_ahead
+from benchmarks.table import COMPILERS, Row, Table, in_own_process, parser_for, use_cpu, versions
+from cli.commands import run_to_end
+from nystromformer_jax.training.plan import roofline_seconds
+from nystromformer_jax.training.topology import chip_of, topology_devices
 from reporting.tables import markdown as markdown_table
 
 FORMS = ("kernels", "plain", "literal", "exact")
@@ -42,121 +40,44 @@ CASES: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...] = (
 )
 FLOOR = {"forward": 7, "gradient": 17}  # arrays of L D numbers per head that are read or written
 MIB = 2**20
-# Operations of an optimized GPU program that start no kernel.
-NO_KERNEL = (
-    *("parameter", "constant", "bitcast", "tuple", "get-tuple-element", "opt-barrier"),
-    *("while", "conditional", "call", "after-all", "partition-id", "replica-id"),
-)
-_KERNEL = re.compile(r'op_name="[^"]*[/(]nystrom_(\w+)')
-_KERNEL_BYTES = re.compile(r'"cost_estimate":\{[^}]*"bytes_accessed":"(\d+)"')
-_CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 
 
 def main() -> int:
     """Compiles the missing cells and returns the exit code."""
-    parser = cells.parser_for("benchmarks.budgets", __doc__, 4)
-    parser.add_argument("--profile", nargs=3, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.profile:
-        topology, mode, length = given.profile
-        print(json.dumps(profiled(topology, mode, int(length))))
-        return 0
-    import jax
+    given = parser_for("benchmarks.budgets", __doc__).parse_args()
+    use_cpu()
 
-    jax.config.update("jax_platforms", "cpu")
-    if given.cell:
-        topology, form, mode, length = given.cell
-        print(json.dumps(cell(topology, form, mode, int(length))))
-        return 0
-    cells.require_topologies(parser, {topology for topology, _, _ in CASES})
-    return cells.collect(
-        "benchmarks.budgets",
-        given.out,
-        {"versions": cells.versions(*cells.COMPILERS)},
-        ("topology", "form", "mode", "length"),
-        [
-            (topology, form, mode, str(length))
-            for topology, forms, lengths in CASES
-            for mode, length, form in itertools.product(MODES, lengths, forms)
-        ],
-        markdown=markdown,
-    )
+    def compile_missing() -> None:
+        for topology, _, _ in CASES:
+            topology_devices(topology)  # raises an error if its compiler is not installed
+        settings = {"versions": versions(*COMPILERS), "time": "roofline"}
+        table = Table("benchmarks.budgets", given.out, settings, markdown)
+        for topology, forms, lengths in CASES:
+            cells = itertools.product([topology], MODES, lengths, forms)
+            measure = functools.partial(in_own_process, budget)
+            table.fill(("topology", "mode", "length", "form"), cells, measure)
+        table.finish()
+
+    return run_to_end("benchmarks.budgets", compile_missing)
 
 
-def cell(topology: str, form: str, mode: str, length: int) -> dict[str, Any]:
+def budget(topology: str, mode: str, length: int, form: str) -> Row:
     """Returns the row of one form at one length."""
-    from benchmarks.compiled import compile_ahead
-    from nystromformer_jax.training.topology import chip_of, topology_devices
-
     chip = chip_of(topology)
     function, arguments, kept = program(form, mode, length, natural=chip.gpu is not None)
     compiled = compile_ahead(function, arguments, topology_devices(topology)[0])
     numbers = FLOOR[mode] * BATCH * HEADS * length * DIM
-    row = {
+    return {
         "topology": topology,
         "form": form,
         "mode": mode,
         "length": length,
-        "fits": compiled.figures["fits"],
-        "temp_bytes": compiled.figures["temp_bytes"],
+        "fits": compiled.run is not None,
+        "temp_bytes": compiled.temp_bytes,
         "kept_bytes": kept,
-        "compile_seconds": compiled.figures["compile_seconds"],
         "floor_seconds": numbers * (4 if "float32" in form else 2) / chip.memory_rate,
-        "kernels": None,
-        "seconds": None,
+        "seconds": roofline_seconds(compiled.flops, compiled.bytes_accessed, chip),
     }
-    if compiled.run is None:
-        return row
-    text = compiled.run.as_text() or ""
-    if chip.gpu:
-        seconds = compiled.figures["bytes_accessed"] / chip.memory_rate
-        return {**row, "kernels": count_kernels(text), "seconds": seconds}
-    seconds = (estimated_cycles(text) or 0) / chip.hertz
-    if costs := kernel_costs(text):
-        command = [sys.executable, "-m", "benchmarks.budgets", "--out=unused", "--profile"]
-        child = [*command, topology, mode, str(length)]
-        printed = subprocess.run(child, stdout=subprocess.PIPE, text=True, check=True).stdout
-        cycles = json.loads(printed.splitlines()[-1])
-        seconds += sum(
-            max(cycles[name] / chip.hertz, nbytes / chip.memory_rate) for name, nbytes in costs
-        )
-    return {**row, "kernels": len(costs), "seconds": seconds}
-
-
-def count_kernels(text: str) -> int:
-    """Returns the number of kernels that a GPU program starts per run, from its `compiled.as_text()`.
-
-    Each operation of the optimized program is a kernel, except those that compute nothing. Loops of known
-    length are counted once per iteration.
-    """
-    return sum(
-        times
-        for times, _, name, fused in operations_of(text)
-        if not (fused or name in NO_KERNEL or name.endswith("-done"))
-    )
-
-
-def estimated_cycles(text: str) -> int | None:
-    """Returns the TPU compiler's estimate of the cycles of a program, loop iterations included.
-
-    Returns None for devices whose compiler gives no estimate. Pallas kernels and waiting for other devices
-    are not included.
-    """
-    cycles = [
-        times * int(found[1])
-        for times, operation, _, _ in operations_of(text)
-        if (found := _CYCLES.search(operation))
-    ]
-    return sum(cycles) if cycles else None
-
-
-def kernel_costs(text: str) -> list[tuple[str, int]]:
-    """Returns name and declared bytes of each Pallas kernel in a TPU program."""
-    return [
-        (found[1] if (found := _KERNEL.search(operation)) else "", times * int(cost[1]))
-        for times, operation, name, _ in operations_of(text)
-        if name == "custom-call" and (cost := _KERNEL_BYTES.search(operation))
-    ]
 
 
 def program(
@@ -166,89 +87,33 @@ def program(
 
     With `natural`, tokens are [B L H D].
     """
-    import jax
-    import jax.numpy as jnp
-
-    from benchmarks.forms import form_of, with_gradient
-
     flat, dtype = form == "kernels", jnp.float32 if "float32" in form else jnp.bfloat16
-    masked = "masked" in form
     shape: tuple[int, ...] = (BATCH, HEADS, length, DIM)
     if flat or natural:
         shape = (BATCH, length, HEADS * DIM) if flat else (BATCH, length, HEADS, DIM)
     tokens = jax.ShapeDtypeStruct(shape, dtype)
     kernel = jax.ShapeDtypeStruct((HEADS, WIDTH), jnp.float32)
 
-    def forward(query: Any, key: Any, value: Any, conv_kernel: Any) -> Any:
-        tokens = (query, key, value)
-        if flat or natural:
-            heads = [x.reshape(BATCH, length, HEADS, DIM) for x in tokens]
-        else:
-            heads = [x.swapaxes(1, 2) for x in tokens]
-        # Not a constant, which would save some of its work.
-        mask = jnp.isfinite(heads[0][..., 0, 0]) if masked else None
-        output = form_of("plain" if masked else form.split()[0])(*heads, conv_kernel, mask)
+    def forward(mask: Any, query: Any, key: Any, value: Any, conv_kernel: Any) -> Any:
+        heads: Any = [
+            x.reshape(BATCH, length, HEADS, DIM) if flat or natural else x.swapaxes(1, 2)
+            for x in (query, key, value)
+        ]
+        if form == "masked":  # not a constant, which would save some of its work
+            mask = jnp.isfinite(heads[0][..., 0, 0])
+        output = attend("plain" if form == "masked" else form.split()[0], mask, *heads, conv_kernel)
         return output.reshape(query.shape) if flat or natural else output.swapaxes(1, 2)
 
-    arguments = (tokens, tokens, tokens, kernel)
-    _, pull_back = jax.eval_shape(lambda *x: jax.vjp(forward, *x), *arguments)
-    kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(pull_back))
+    inputs = (tokens, tokens, tokens, kernel)
     if mode == "forward":
-        return forward, arguments, 0
-    inputs = 3 * tokens.size * tokens.dtype.itemsize
-    return with_gradient(forward), (*arguments, tokens), kept - inputs
+        return forward, (None, *inputs), 0
+    _, pull_back = jax.eval_shape(lambda *x: jax.vjp(lambda *y: forward(None, *y), *x), *inputs)
+    kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(pull_back))
+    kept -= 3 * tokens.size * tokens.dtype.itemsize
+    return with_gradient(forward), (None, *inputs, tokens), kept
 
 
-def profiled(topology: str, mode: str, length: int) -> dict[str, int]:
-    """Returns the cycles of each kernel by libtpu's static profile, which is enabled when libtpu starts.
-
-    Each kernel is compiled alone and without aliased operands, because the profile aborts the process for
-    aliased operands and for some of XLA's own operations.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        # Appended, because `import jax` also sets flags.
-        flags = os.environ.get("LIBTPU_INIT_ARGS", "")
-        profile = f"--xla_jf_dump_static_llo_profile_to={folder}"
-        os.environ["LIBTPU_INIT_ARGS"] = f"{flags} {profile}"
-        import jax
-
-        jax.config.update("jax_platforms", "cpu")
-        from benchmarks.compiled import compile_ahead, for_device
-        from nystromformer_jax.training.topology import topology_devices
-
-        function, arguments, _ = program("kernels", mode, length)
-        device = topology_devices(topology)[0]
-        traced = jax.make_jaxpr(for_device(function, device))(*arguments)
-        found = {}
-        for equation in pallas_calls(traced.jaxpr):
-
-            def alone(*arrays: Any, equation: Any = equation) -> Any:
-                parameters = {**equation.params, "input_output_aliases": ()}
-                return equation.primitive.bind(*arrays, **parameters)
-
-            shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
-            compile_ahead(alone, tuple(shapes), device)
-            (file,) = Path(folder).glob("alone*.textproto")
-            name = equation.params["name"].removeprefix("nystrom_")
-            cycles = re.search(r"estimated_cycles: (\d+)", file.read_text(encoding="utf-8"))
-            found[name] = int(cycles[1]) if cycles else 0
-            file.unlink()
-        return found
-
-
-def pallas_calls(jaxpr: Any) -> Iterator[Any]:
-    """Yields the equations of a traced program that call kernels, at any depth."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "pallas_call":
-            yield equation
-            continue
-        for parameter in equation.params.values():
-            below = getattr(parameter, "jaxpr", parameter)
-            if hasattr(below, "eqns"):
-                yield from pallas_calls(below)
-
-
-def markdown(results: dict[str, Any]) -> str:
+def markdown(results: Mapping[str, Any]) -> str:
     """Returns a table with a row per program; times are in µs, and in multiples of the floor."""
     rows = []
     chips = list(dict.fromkeys(row["topology"] for row in results["rows"]))
@@ -257,8 +122,8 @@ def markdown(results: dict[str, Any]) -> str:
         key=lambda row: (chips.index(row["topology"]), row["mode"], row["length"]),
     ):
         floor, seconds, temporaries = row["floor_seconds"], row["seconds"], row["temp_bytes"]
-        time = "does not fit"
-        if row["fits"]:
+        time = "" if row["fits"] else "does not fit"
+        if row["fits"] and seconds is not None:
             time = f"{1e6 * seconds:,.0f} ({seconds / floor:.2f} × floor)"
         rows.append(
             {
@@ -270,7 +135,8 @@ def markdown(results: dict[str, Any]) -> str:
                 "µs": time,
                 "temporaries, MiB": "" if temporaries is None else f"{temporaries / MIB:,.1f}",
                 "residuals, MiB": f"{row['kept_bytes'] / MIB:,.1f}" if row["kept_bytes"] else "",
-                "kernels": str(row["kernels"] or ""),
+                # Of tables by version 0.2.0.
+                **({"kernels": str(row["kernels"] or "")} if "kernels" in row else {}),
             }
         )
     return markdown_table(rows)

@@ -1,14 +1,16 @@
 """Other implementations from PyPI, in PyTorch."""
 
+import functools
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from nystromformer_jax.training import describe_environment
+from benchmarks.attention import DIM, HEADS, LANDMARKS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -17,11 +19,6 @@ with warnings.catch_warnings():
     from transformers.models.nystromformer.modeling_nystromformer import (
         NystromformerSelfAttention,
     )
-
-
-def use_the_cores_of_xla() -> None:
-    """Makes PyTorch use as many threads as XLA."""
-    torch.set_num_threads(describe_environment()["cpu_threads"])
 
 
 class Projected(nn.Module):
@@ -52,22 +49,72 @@ def huggingface(embed_dim: int, heads: int, length: int, landmarks: int, conv: i
     return Projected(module, embed_dim)
 
 
-def lucidrains(embed_dim: int, heads: int, landmarks: int, conv: int) -> nn.Module:
-    """Returns the attention of lucidrains, with its projections."""
-    return LucidrainsAttention(
-        dim=embed_dim,
-        dim_head=embed_dim // heads,
-        heads=heads,
-        num_landmarks=landmarks,
-        residual=conv > 0,
-        residual_conv_kernel=conv or 1,
-    )
+def call_of(
+    name: str,
+    mode: str,
+    batch: int,
+    length: int,
+    *,
+    conv: int,
+    masked: bool = False,
+    device: str = "cpu",
+    half: bool = False,
+    calls: int = 1,
+) -> Callable[[], None]:
+    """Returns a function that makes `calls` calls of a peer on random inputs, like `attention.case`.
+
+    `half` is mixed precision with bfloat16. Hugging Face's module raises an error if its parameters are
+    bfloat16, because its pseudoinverse mixes dtypes.
+    """
+    width, with_gradient = HEADS * DIM, mode == "gradient"
+    mask = None
+    if masked:
+        mask = (torch.arange(length, device=device) < 0.8 * length).expand(batch, length)
+    attend: Callable[..., torch.Tensor]
+    options: dict[str, Any] = {"device": device, "dtype": torch.bfloat16 if half else torch.float32}
+    if name == "exact (PyTorch)":
+        query, key, value, cotangent = torch.randn(4, batch, HEADS, length, DIM, **options)
+        inputs = variables = [x.requires_grad_(with_gradient) for x in (query, key, value)]
+        keys = None if mask is None else mask[:, None, None]
+        attend = functools.partial(nn.functional.scaled_dot_product_attention, attn_mask=keys)
+    else:
+        x, cotangent = torch.randn(2, batch, length, width, **options)
+        inputs = [x.requires_grad_(with_gradient)]
+        if name == "Hugging Face":
+            module = huggingface(width, HEADS, length, LANDMARKS, conv)
+            mask = None if mask is None else additive(mask)
+        else:
+            module = LucidrainsAttention(
+                dim=width,
+                dim_head=DIM,
+                heads=HEADS,
+                num_landmarks=LANDMARKS,
+                residual=conv > 0,
+                residual_conv_kernel=conv or 1,
+            )
+        module = module.eval().to(device)
+        variables = [*inputs, *module.parameters()]
+        attend = functools.partial(module, mask=mask)
+
+    def run() -> None:
+        for _ in range(calls):
+            with (
+                torch.set_grad_enabled(with_gradient),
+                torch.autocast(device, torch.bfloat16, enabled=half),
+            ):
+                output = attend(*inputs)
+            if with_gradient:
+                torch.autograd.grad(output, variables, cotangent, allow_unused=True)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return run
 
 
-def additive(mask: np.ndarray) -> torch.Tensor:
+def additive(mask: torch.Tensor) -> torch.Tensor:
     """Returns a mask in Hugging Face's form, [B 1 1 L]."""
-    values = np.where(mask, 0.0, torch.finfo(torch.float32).min)
-    return torch.tensor(values, dtype=torch.float32)[:, None, None]
+    lowest = torch.finfo(torch.float32).min
+    return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, lowest)[:, None, None]
 
 
 class Block(nn.Module):
@@ -114,11 +161,8 @@ class Classifier(nn.Module):
         """Returns logits; `mask` is True at real tokens."""
         positions = self.positions(torch.arange(inputs.shape[1], device=inputs.device))
         x = self.dropout(self.tokens(inputs) + positions)
-        lowest = torch.finfo(torch.float32).min
-        extended = torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, lowest)
-        extended = extended[:, None, None]
         for block in self.blocks:
-            x = block(x, extended)
+            x = block(x, additive(mask))
         x = self.norm(x) * mask[..., None]
         return self.head(x.sum(1) / mask.sum(1, keepdim=True))
 

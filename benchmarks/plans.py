@@ -10,13 +10,17 @@ extra `plan-gpu`. The table is rewritten after every cell; the same command resu
 """
 
 import dataclasses
-import importlib
+import functools
 import itertools
-import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import cells
+from benchmarks.steps import config_of, spec_of
+from benchmarks.table import COMPILERS, Row, Table, in_own_process, parser_for, use_cpu, versions
+from cli.commands import run_to_end
+from nystromformer_jax.training.plan import make_plan
+from nystromformer_jax.training.topology import chip_of, topology_devices
 from reporting.tables import format_3sf
 from reporting.tables import markdown as markdown_table
 
@@ -32,57 +36,41 @@ MIB = 2**20
 
 def main() -> int:
     """Plans the missing cells and returns the exit code."""
-    parser = cells.parser_for("benchmarks.plans", __doc__, 3)
+    parser = parser_for("benchmarks.plans", __doc__)
     parser.add_argument(
         "--scaling", action="store_true", help="plan ListOps on 1 to 256 chips of a v5e"
     )
     parser.add_argument("--configs", nargs="+", default=CONFIGS)
     parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
     given = parser.parse_args()
-    import jax
+    use_cpu()
 
-    jax.config.update("jax_platforms", "cpu")
-    if given.cell:
-        try:
-            print(json.dumps(plan(*given.cell)))
-        except (ValueError, OSError, ImportError) as error:
-            parser.error(str(error))
-        return 0
-    wanted = list(itertools.product(given.configs, given.topologies, [OWN]))
-    if given.scaling:
-        shapes = [f"v5e:{shape}" for shape in SCALES]
-        wanted = list(itertools.product(["listops"], shapes, [OWN, EACH]))
-    cells.require_topologies(parser, {topology for _, topology, _ in wanted})
-    return cells.collect(
-        "benchmarks.plans",
-        given.out,
-        {"versions": cells.versions(*cells.COMPILERS)},
-        ("config", "topology", "each"),
-        wanted,
-        markdown=markdown,
-    )
+    def plan_missing() -> None:
+        configs, topologies, sizes = given.configs, given.topologies, [OWN]
+        if given.scaling:
+            configs, topologies, sizes = ["listops"], [f"v5e:{x}" for x in SCALES], [OWN, EACH]
+        for topology in topologies:
+            topology_devices(topology)  # raises an error if its compiler is not installed
+        settings = {"versions": versions(*COMPILERS)}
+        table = Table("benchmarks.plans", given.out, settings, markdown)
+        cells = itertools.product(configs, topologies, sizes)
+        measure = functools.partial(in_own_process, plan)
+        table.fill(("config", "topology", "each"), cells, measure)
+        table.finish()
+
+    return run_to_end("benchmarks.plans", plan_missing)
 
 
-def plan(name: str, topology: str, each: str) -> dict[str, Any]:
+def plan(name: str, topology: str, each: str) -> Row:
     """Plans a config's training step on all chips of a topology, with `each` examples per chip."""
-    from language import pretrain
-    from lra import train
-    from nystromformer_jax.training.plan import make_plan
-    from nystromformer_jax.training.topology import chip_of, topology_devices
-
-    devices = topology_devices(topology)
-    file, _, argument = name.partition(":")
-    module = importlib.import_module(f"configs.{file}")
-    config: dict[str, Any] = module.get_config(*([argument] if argument else [])).to_dict()
-    if is_language := "objective" in config:
-        config["data"]["dir"] = "."  # no text is read
+    devices, config = topology_devices(topology), config_of(name)
+    if "objective" in config:
         config["model"]["dtype"] = "bfloat16"
     if each != OWN:
         config["train"]["batch_size"] = int(each) * len(devices)
     data = min(len(devices), config["train"]["batch_size"])
     config["mesh"] |= {"data": data, "sequence": len(devices) // data}
-    trainer: Any = pretrain if is_language else train
-    spec = trainer.make_spec(trainer.prepare(config, devices))
+    _, spec = spec_of(config, devices)
     chip = chip_of(topology)
     found = make_plan(spec, chip.memory_bytes)
     return {
@@ -99,7 +87,7 @@ def plan(name: str, topology: str, each: str) -> dict[str, Any]:
     }
 
 
-def markdown(results: dict[str, Any]) -> str:
+def markdown(results: Mapping[str, Any]) -> str:
     """Returns a table: configs and topologies in rows; memory by kind, communication and time in columns."""
     rows = []
     for row in results["rows"]:

@@ -13,8 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks import ablation, approximation, budgets, efficiency, plans, steps
-from benchmarks import report as attention
+from benchmarks import ablation, approximation, budgets, comparison, efficiency, plans, steps
 from cli.commands import run_to_end
 from lra.report import groups
 from lra.report import tables as report
@@ -122,13 +121,13 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "approximation-short": lambda: approximation.headline(_json("approximation")),
     "approximation-trained": lambda: approximation.trained_markdown(_json("approximation")),
     "approximation-averages": _averages,
-    "attention": lambda: attention.headline(_json("benchmarks/cpu")),
+    "attention": lambda: comparison.headline(_json("benchmarks/cpu")),
     "control": lambda: markdown(report.control_table(report.control(_groups(), "fast"))),
     "control-open": lambda: markdown(report.control_table(report.control(_groups(), "open_small"))),
     "efficiency": lambda: efficiency.headline(_json("efficiency/cpu")),
     "listops-short": lambda: markdown(_listops_short()),
     "mqar": lambda: markdown(report.recall_table(report.recall_groups(_groups()))),
-    "speed": lambda: _without_convolution(attention.headline(_json("benchmarks/cpu"))),
+    "speed": lambda: _without_convolution(comparison.headline(_json("benchmarks/cpu"))),
     "table3": lambda: markdown(_table3()),
     "verdict": lambda: markdown(_verdict()),
     "bert-base": lambda: steps.markdown(_json("steps/bert-base")),

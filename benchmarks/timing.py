@@ -12,17 +12,24 @@ import jax
 
 from nystromformer_jax.training import describe_environment
 
+ROUNDS = 5  # with fewer, one disturbed block would change a median
+BLOCK, UNTIMED = 6, 2  # calls of one function in succession, of which the first are not timed
+SLOW_SECONDS = 0.2
+
 
 def in_blocks(
-    cases: Mapping[str, Callable[[], Any]], *, rounds: int, budget_seconds: float = 60.0
+    cases: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int = ROUNDS,
+    budget_seconds: float = 60.0,
 ) -> dict[str, dict[str, float]]:
     """Returns the median, minimum and maximum seconds of each case, and its number of timed runs.
 
     In each round, every case runs in a block of six calls, of which the first two are not timed: threads of
     another runtime keep spinning after its last call and would slow down the calls that follow. A call that
-    takes a fifth of a second or more is timed once per block, after an untimed one. A case that has used
-    its share of `budget_seconds` is stopped after at least three rounds. On a CPU with one thread, the
-    seconds are processor time, which other load on the core hardly changes.
+    takes a fifth of a second or more is timed once per block, after an untimed one if there are other cases.
+    A case that has used its share of `budget_seconds` is stopped after at least five rounds. On a CPU with
+    one thread, the seconds are processor time, which other load on the core hardly changes.
     """
     is_single = jax.default_backend() == "cpu" and describe_environment()["cpu_threads"] == 1
     clock = time.process_time if is_single else time.perf_counter
@@ -38,12 +45,17 @@ def in_blocks(
         call(case)  # compiles
     for number in range(rounds):
         for name, case in cases.items():
-            if number >= 3 and used[name] > budget_seconds / len(cases):
+            if number >= ROUNDS and used[name] > budget_seconds / len(cases):
                 continue
-            first = call(case)
-            block = [call(case)] if first >= 0.2 else [call(case) for _ in range(5)][1:]
-            used[name] += first + sum(block)
-            seconds[name] += block
+            block = [call(case)]
+            if block[0] < SLOW_SECONDS:
+                block += [call(case) for _ in range(BLOCK - 1)]
+                timed = block[UNTIMED:]
+            else:
+                block += [call(case)] if len(cases) > 1 else []
+                timed = block[-1:]
+            used[name] += sum(block)
+            seconds[name] += timed
     return {
         name: {
             "median": statistics.median(timed),
@@ -58,11 +70,9 @@ def in_blocks(
 def available_bytes() -> int:
     """Returns the memory available without swapping on Linux, and this machine's total memory elsewhere."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * _kibibytes("/proc/meminfo", "MemAvailable")
     except OSError:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    kibibytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable"))
-    return 1024 * int(kibibytes)
 
 
 def added_bytes(run: Callable[[], Any]) -> int | None:
@@ -73,13 +83,13 @@ def added_bytes(run: Callable[[], Any]) -> int | None:
     try:
         ctypes.CDLL(None).malloc_trim(0)  # or `run` could reuse freed memory without being counted
         Path("/proc/self/clear_refs").write_text("5")
-        before = _kibibytes("VmRSS")
+        before = _kibibytes("/proc/self/status", "VmRSS")
         jax.block_until_ready(run())
-        return max(0, 1024 * (_kibibytes("VmHWM") - before))
+        return max(0, 1024 * (_kibibytes("/proc/self/status", "VmHWM") - before))
     except (OSError, AttributeError):
         return None
 
 
-def _kibibytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+def _kibibytes(file: str, name: str) -> int:
+    lines = Path(file).read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name))

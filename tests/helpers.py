@@ -77,6 +77,11 @@ def equations(jaxpr):
             yield from equations(inner)
 
 
+def pallas_calls(jaxpr):
+    """Returns the equations of a program that call kernels, at any depth."""
+    return [equation for equation in equations(jaxpr) if equation.primitive.name == "pallas_call"]
+
+
 def largest_array(function, *shapes):
     """Returns the number of entries of the largest array that the program of `function` computes."""
     program = jax.make_jaxpr(function)(*shapes).jaxpr

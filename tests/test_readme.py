@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 import nystromformer_jax
-from benchmarks import budgets, efficiency, plans, readme, report, steps
-from benchmarks.cells import describe_source
+from benchmarks import budgets, comparison, efficiency, plans, readme, steps
+from benchmarks.table import page
 from language.report.page import make
 from language.report.tables import read
 
@@ -46,41 +46,31 @@ def test_citation_has_the_version_of_the_package():
 
 
 @pytest.mark.usefixtures("results")
-@pytest.mark.parametrize("page", readme.PAGES, ids=lambda page: page.name)
-def test_numbers_equal_the_stored_results(page):
+@pytest.mark.parametrize("file", readme.PAGES, ids=lambda file: file.name)
+def test_numbers_equal_the_stored_results(file):
     """To update: python -m benchmarks.readme."""
-    assert readme.filled(page.read_text()) == page.read_text()
+    assert readme.filled(file.read_text()) == file.read_text()
 
 
 @pytest.mark.parametrize(
-    ("name", "markdown"),
+    ("name", "benchmark"),
     [
-        ("benchmarks/cpu", report.markdown),
-        ("efficiency/cpu", efficiency.markdown),
-        ("efficiency/cpu-batch8", efficiency.markdown),
-        ("efficiency/cpu-small-pages", efficiency.markdown),
-        ("efficiency/ema", efficiency.markdown),
+        ("benchmarks/cpu", comparison),
+        ("benchmarks/cpu-defaults", comparison),
+        ("budgets/attention", budgets),
+        ("efficiency/cpu", efficiency),
+        ("efficiency/cpu-batch8", efficiency),
+        ("efficiency/cpu-small-pages", efficiency),
+        ("efficiency/ema", efficiency),
+        ("plans/scaling", plans),
+        ("plans/table", plans),
+        ("steps/bert-base", steps),
+        ("steps/cpu", steps),
     ],
 )
-def test_stored_pages_are_those_of_their_numbers(results, name, markdown):
+def test_stored_pages_are_those_of_their_numbers(results, name, benchmark):
     numbers = json.loads((results / f"{name}.json").read_text())
-    assert (results / f"{name}.md").read_text() == markdown(numbers)
-
-
-@pytest.mark.parametrize(
-    ("name", "markdown"),
-    [
-        ("budgets/attention", budgets.markdown),
-        ("plans/scaling", plans.markdown),
-        ("plans/table", plans.markdown),
-        ("steps/bert-base", steps.markdown),
-        ("steps/cpu", steps.markdown),
-    ],
-)
-def test_stored_tables_are_those_of_their_numbers(results, name, markdown):
-    numbers = json.loads((results / f"{name}.json").read_text())
-    page = f"{describe_source(numbers)}\n\n{markdown(numbers)}"
-    assert (results / f"{name}.md").read_text() == page
+    assert (results / f"{name}.md").read_text() == page(numbers, benchmark.markdown)
 
 
 def test_language_results_equal_their_report(results, tmp_path):

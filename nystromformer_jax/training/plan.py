@@ -52,13 +52,8 @@ class Plan:
     reason: str = ""  # the compiler's error if it ran out of memory
 
     def compute_seconds(self, chip: Chip) -> float | None:
-        """Returns the time of the FLOPs or of the memory access, whichever is longer (a roofline).
-
-        TPUs also count reads and writes of on-chip memory, so their time may be half of it.
-        """
-        if self.flops is None or self.bytes_accessed is None:
-            return None
-        return max(self.flops / chip.flops, self.bytes_accessed / chip.memory_rate)
+        """Returns the time by `roofline_seconds`."""
+        return roofline_seconds(self.flops, self.bytes_accessed, chip)
 
     def link_seconds(self, chip: Chip) -> float | None:
         """Returns the total time of the collectives, run sequentially over one link."""
@@ -90,35 +85,81 @@ def make_plan(spec: TrainSpec, limit_bytes: int | float = math.inf, batch_size: 
             code=code,
         )
 
+    lowered = spec.make_train_step().lower(*shapes)
+    program = compile_program(lowered, spec.mesh.devices.flat[0])
+    if program.run is None:
+        memory = None if program.temp_bytes is None else memory_with(0, program.temp_bytes, 0)
+        return Plan(memory, fits=False, reason=program.reason)
+    rest = program.argument_bytes - _device_bytes(shapes) + program.result_bytes
+    memory = memory_with(rest, program.temp_bytes or 0, program.code_bytes)
     try:
-        options = compiler_options(spec.mesh.devices.flat[0])
-        compiled = spec.make_train_step().lower(*shapes).compile(compiler_options=options)
-    except JaxRuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        temporaries = needed_temporaries(str(error))
-        memory = None if temporaries is None else memory_with(0, temporaries, 0)
-        return Plan(memory, fits=False, reason=str(error).splitlines()[0])
-    statistics: Any = compiled.memory_analysis()
-    arguments = statistics.argument_size_in_bytes
-    new_results = statistics.output_size_in_bytes - statistics.alias_size_in_bytes
-    memory = memory_with(
-        arguments - _device_bytes(shapes) + new_results,
-        statistics.temp_size_in_bytes,
-        statistics.generated_code_size_in_bytes,
-    )
-    try:
-        collectives = find_collectives(compiled.as_text() or "")
+        collectives = find_collectives(program.run.as_text() or "")
     except JaxRuntimeError:  # a newer libtpu can compile what jaxlib cannot print
         collectives = None
-    cost = program_cost(compiled)
     return Plan(
         memory,
         fits=memory.total <= limit_bytes,
-        flops=cost.get("flops"),
-        bytes_accessed=cost.get("bytes accessed"),
+        flops=program.flops,
+        bytes_accessed=program.bytes_accessed,
         collectives=collectives,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A program compiled for a device, with the compiler's figures; None: unknown."""
+
+    run: Any  # `jax.stages.Compiled`; None: the device has too little memory
+    argument_bytes: int
+    result_bytes: int  # excludes results in place of arguments
+    temp_bytes: int | None
+    code_bytes: int = 0
+    flops: float | None = None  # see `Plan`
+    bytes_accessed: float | None = None
+    reason: str = ""  # the compiler's error if memory is too small
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Bytes of arguments, results and temporaries."""
+        if self.temp_bytes is None:
+            return None
+        return self.argument_bytes + self.result_bytes + self.temp_bytes
+
+
+def compile_program(lowered: Any, device: jax.Device) -> Program:
+    """Compiles a lowered function for `device` and devices like it."""
+    try:
+        run = lowered.compile(compiler_options=compiler_options(device))
+    except JaxRuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        arguments, results = (
+            sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+            for tree in (lowered.args_info, lowered.out_info)
+        )
+        temporaries, reason = needed_temporaries(str(error)), str(error).splitlines()[0]
+        return Program(None, arguments, results, temporaries, reason=reason)
+    statistics: Any = run.memory_analysis()
+    cost = program_cost(run)
+    return Program(
+        run,
+        statistics.argument_size_in_bytes,
+        statistics.output_size_in_bytes - statistics.alias_size_in_bytes,
+        statistics.temp_size_in_bytes,
+        statistics.generated_code_size_in_bytes,
+        cost.get("flops"),
+        cost.get("bytes accessed"),
+    )
+
+
+def roofline_seconds(flops: float | None, bytes_accessed: float | None, chip: Chip) -> float | None:
+    """Returns the time of the FLOPs or of the memory access, whichever is longer.
+
+    TPUs also count reads and writes of on-chip memory, so their time may be half of it.
+    """
+    if flops is None or bytes_accessed is None:
+        return None
+    return max(flops / chip.flops, bytes_accessed / chip.memory_rate)
 
 
 def program_cost(compiled: Any) -> Mapping[str, float]:

@@ -18,7 +18,6 @@ def made_row(attention, length, *, kind="forward", batch=1, mebibytes=1.0, ms=1.
         "pass": kind,
         "peak_bytes": mebibytes * 2**20,
         "measured_bytes": None,
-        "optimal_seconds": None,
         "fits": True,
         "seconds": {"median": 1e-3 * ms},
         **changes,
@@ -45,7 +44,8 @@ def test_every_case_has_a_row_and_only_softmax_is_quadratic(tmp_path, capsys):
     assert run(tmp_path, "256", "512", "1024") == 0
     rows = rows_of(tmp_path)
     assert len(rows) == len(efficiency.ATTENTIONS) * 3 * 2
-    table = efficiency.slopes([row for row in rows if row["pass"] == "forward + gradient"])
+    own = [row for row in rows if row["pass"] == "forward + gradient"]
+    table = efficiency.slopes(efficiency.figures({"rows": own}))
     slopes = dict(zip(table["attention"], table["memory"].map(float), strict=True))
     assert slopes.pop("softmax") > 1.5
     assert max(slopes.values()) < 1.3
@@ -53,24 +53,8 @@ def test_every_case_has_a_row_and_only_softmax_is_quadratic(tmp_path, capsys):
     assert capsys.readouterr().out == (tmp_path / "out" / "cpu.md").read_text()
 
 
-def test_a_second_run_measures_only_missing_cases(tmp_path, monkeypatch):
-    calls = []
-
-    def measure(attentions, length, batch, kind, device, given):
-        calls.extend((attention, length) for attention in attentions)
-        return [made_row(name, length, kind=kind, batch=batch) for name in attentions]
-
-    monkeypatch.setattr(efficiency, "measure", measure)
-    assert run(tmp_path, "64", "--attentions", "softmax") == 0
-    assert run(tmp_path, "64", "128", "--attentions", "softmax", "linear") == 0
-    assert calls == 2 * [("softmax", 64)] + 2 * [("linear", 64)] + 2 * [
-        ("softmax", 128),
-        ("linear", 128),
-    ]
-
-
 def test_programs_above_the_memory_limit_are_not_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(efficiency, "_sample", lambda *_: pytest.fail("was run"))
+    monkeypatch.setattr(efficiency, "_samples", lambda *_: pytest.fail("was run"))
     assert run(tmp_path, "32", "--attentions", "softmax", "--memory_limit", "1e-6") == 0
     for row in rows_of(tmp_path):
         assert not row["fits"]
@@ -84,11 +68,10 @@ def test_running_out_of_memory_makes_the_memory_unknown(tmp_path, monkeypatch):
     def fail(*_):
         raise JaxRuntimeError("INTERNAL: YNNPACK operation failed: error")
 
-    monkeypatch.setattr(efficiency, "_sample", fail)
+    monkeypatch.setattr(efficiency, "_samples", fail)
     assert run(tmp_path, "32", "--attentions", "softmax") == 0
-    row, _ = rows_of(tmp_path)
-    assert not row["fits"]
-    assert efficiency.memory_of(row) is None
+    assert not any(row["fits"] for row in rows_of(tmp_path))
+    assert efficiency.figures({"rows": rows_of(tmp_path)})["memory"].isna().all()
 
 
 def test_the_gradient_costs_more_than_the_forward_pass_alone(tmp_path):
@@ -102,7 +85,7 @@ def test_the_gradient_costs_more_than_the_forward_pass_alone(tmp_path):
 
 def test_slope_of_a_power_of_the_length_is_its_exponent():
     rows = [made_row("softmax", n, mebibytes=n**2, ms=n**1.5) for n in (512, 1024, 4096)]
-    (row,) = efficiency.slopes(rows).to_dict("records")
+    (row,) = efficiency.slopes(efficiency.figures({"rows": rows})).to_dict("records")
     assert (row["memory"], row["time"]) == ("2.00", "1.50")
 
 
@@ -127,22 +110,26 @@ def test_the_headline_is_time_then_memory_of_the_gradient():
 
 
 def test_memory_is_the_larger_of_compiled_and_measured():
-    assert efficiency.memory_of(made_row("softmax", 1, measured_bytes=3 * 2**20)) == 3 * 2**20
-    assert efficiency.memory_of(made_row("softmax", 1, measured_bytes=1)) == 2**20
+    rows = [made_row("softmax", 1, measured_bytes=size) for size in (3 * 2**20, 1, None)]
+    assert list(efficiency.figures({"rows": rows})["memory"]) == [3 * 2**20, 2**20, 2**20]
 
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
         (["64", "--attentions", "softmx"], "softmax"),
-        (["0"], "--lengths must be positive"),
+        (["0"], "--lengths"),
         (["64", "--memory_limit", "-1"], "--memory_limit"),
         (["64", "--topology=v5e:0"], "v5e"),
     ],
 )
 def test_invalid_arguments_print_one_line_and_write_nothing(tmp_path, capsys, arguments, word):
-    assert run(tmp_path, *arguments) == 2
+    try:
+        code = run(tmp_path, *arguments)
+    except SystemExit as stopped:  # by the parser
+        code = stopped.code
     error = capsys.readouterr().err
+    assert code == 2
     assert word in error
     assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

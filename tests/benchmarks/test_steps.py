@@ -1,6 +1,5 @@
 """Training steps: what a cell measures, and its table."""
 
-import json
 import sys
 
 import jax
@@ -42,52 +41,60 @@ def test_several_results_are_columns():
     assert "| nystrom, whole | nystrom, parts |" in steps.markdown(*parts)
 
 
-class Loss(float):
-    def block_until_ready(self):
-        return self
-
-
-def compile_to(
-    monkeypatch, held, example=30e6, message="INTERNAL: YNNPACK operation failed: error"
-):
+def compile_to(monkeypatch, held, example=30e6, message="INTERNAL: YNNPACK operation failed"):
     """Steps that need `example` bytes per example, in a process that may use `held` bytes."""
 
     def compiled_step(config, attention, batch_size, parts):
-        def step(state, totals, batch):
+        def step():
             if example * batch_size > held:
                 raise JaxRuntimeError(message)
-            return state, totals, Loss()
 
-        return step, lambda: (None, None, None), example * batch_size
+        return lambda: step, example * batch_size
 
     monkeypatch.setattr(steps, "compiled_step", compiled_step)
+    monkeypatch.setattr(steps, "in_own_process", lambda measure, *cell: measure(*cell))
 
 
-@pytest.mark.parametrize(("limit", "expected"), [(1e15, 8), (120e9, 4), (1.0, 1)])
-def test_batch_is_halved_until_the_compiled_step_fits(limit, expected, monkeypatch):
-    compile_to(monkeypatch, held=1e12, example=30e9)
-    found = steps.measure("listops", "nystrom", limit, 8)
+@pytest.mark.parametrize(
+    ("limit", "held", "expected"),
+    [(1e15, 1e12, 8), (120e9, 1e12, 4), (1.0, 1e12, 1), (1e15, 60e9, 2)],
+)
+def test_batch_is_halved_until_the_step_fits(limit, held, expected, monkeypatch):
+    compile_to(monkeypatch, held, example=30e9)
+    found = steps.largest_batch("listops", "nystrom", limit, 8, 0)
+    assert found["asked_batch_size"] == 8
     assert (found["batch_size"], found["fits"]) == (expected, limit > 1)
 
 
-def test_a_step_that_runs_out_of_memory_does_not_fit_at_its_batch(monkeypatch, capsys):
-    compile_to(monkeypatch, held=60e6)
-    found = steps.measure("listops", "nystrom", 1e12, 8)
-    assert (found["batch_size"], found["fits"]) == (8, False)
-    assert json.loads(capsys.readouterr().out) == found  # known before the step ran
-    found = steps.measure("listops", "nystrom", 1e12, 8, smaller=2)
-    assert (found["asked_batch_size"], found["batch_size"], found["fits"]) == (8, 2, True)
+def test_batch_is_halved_if_the_system_kills_the_process(monkeypatch):
+    def killed(measure, config, attention, limit, batch_size, parts):
+        if batch_size > 2:
+            raise MemoryError("killed")
+        return {"compiled_bytes": 7, "fits": True}
+
+    monkeypatch.setattr(steps, "in_own_process", killed)
+    found = steps.largest_batch("listops", "nystrom", 1e12, 8, 0)
+    assert (found["batch_size"], found["fits"]) == (2, True)
 
 
 def test_a_step_that_uses_more_memory_than_the_limit_does_not_fit(monkeypatch):
     compile_to(monkeypatch, held=1e12)
-    assert not steps.measure("listops", "nystrom", 40e6, 1)["fits"]  # Python alone has more
+    assert not steps.measure("listops", "nystrom", 40e6, 1, 0)["fits"]  # Python alone has more
 
 
 def test_other_errors_of_a_step_are_raised(monkeypatch):
     compile_to(monkeypatch, held=0, message="INTERNAL: something else")
     with pytest.raises(JaxRuntimeError, match="something else"):
-        steps.measure("listops", "nystrom", 1e12, 8)
+        steps.measure("listops", "nystrom", 1e12, 8, 0)
+
+
+@pytest.mark.slow(minutes=0.3)
+def test_a_compiled_step_runs_in_its_own_process():
+    found = steps.largest_batch("listops_short", "linear", 1e12, 8, 0)
+    assert found["fits"]
+    assert found["batch_size"] == 8
+    assert found["step_seconds"] > 0
+    assert found["peak_bytes"] > found["compiled_bytes"] > 0
 
 
 @pytest.mark.parametrize("config", ["retrieval", "pathfinder", "mqar", "pretrain:demo"])

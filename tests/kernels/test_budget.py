@@ -1,4 +1,4 @@
-"""Bounds of what one attention needs on a TPU, with the measured figures beside them."""
+"""Bounds of the memory of one attention on a TPU, with the figures of the compiler beside them."""
 
 import re
 
@@ -7,20 +7,21 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import budgets, forms
+from benchmarks import attention, budgets
 from benchmarks.compiled import compile_ahead
 from nystromformer_jax import SelfAttention, attention_fn, make_core, nystrom_attention
 from nystromformer_jax.training.topology import topology_devices
+from tests.helpers import pallas_calls
 
 MIB = 2**20
-QKV = 3 * forms.BATCH * forms.HEADS * forms.DIM * 2  # bytes per position
+QKV = 3 * attention.BATCH * attention.HEADS * attention.DIM * 2  # bytes per position
 
 
 @pytest.mark.parametrize("length", [512, 131_072])
 def test_residuals_of_the_gradient_do_not_grow_with_the_length(length):
     function, arguments, kept = budgets.program("kernels", "gradient", length)
     assert kept <= 3.1 * MIB
-    passes = list(budgets.pallas_calls(jax.make_jaxpr(function)(*arguments).jaxpr))
+    passes = pallas_calls(jax.make_jaxpr(function)(*arguments).jaxpr)
     assert len(passes) == 4 + 3  # forward: sums twice, collect, distribute; backward: three
 
 
@@ -124,16 +125,13 @@ def test_flax_projections_copy_tokens_and_ours_do_not():
 @pytest.mark.parametrize("length", [512, 4096, 16_384])
 def test_forward_memory_does_not_grow_with_the_length(length):
     pytest.importorskip("libtpu")
-    row = budgets.cell("v5e:1x1", "kernels", "forward", length)
+    row = budgets.budget("v5e:1x1", "forward", length, "kernels")
     assert row["temp_bytes"] <= 8 * MIB  # 7.75, at 4,096
-    # 188, 425, 1,293 and 9,520 µs, of which the inverse and small operations take 115.
-    assert row["seconds"] <= 1.1 * row["floor_seconds"] + 160e-6
 
 
 @pytest.mark.slow(minutes=1)
-@pytest.mark.parametrize(("length", "most"), [(4096, 1.2e-3), (16_384, 3.6e-3)])
-def test_gradient_memory_and_time_are_bounded(length, most):
+@pytest.mark.parametrize("length", [4096, 16_384])
+def test_gradient_memory_is_bounded(length):
     pytest.importorskip("libtpu")
-    row = budgets.cell("v5e:1x1", "kernels", "gradient", length)
+    row = budgets.budget("v5e:1x1", "gradient", length, "kernels")
     assert row["temp_bytes"] <= 2 / 3 * QKV * length  # two numbers for each number of a token
-    assert row["seconds"] <= most  # 1.13 and 3.3 ms

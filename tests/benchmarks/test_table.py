@@ -1,0 +1,206 @@
+"""Tables are measured cell by cell, name their commands and machine, and resume with equal settings."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.table import Table, command_line, describe_source, in_own_process, this_machine
+from cli.commands import run_to_end
+
+TIMED = {"device": "cpu", "device_count": 4, "processor": "Abacus", "cpu_threads": 3}
+TIMED |= {"huge_pages": True, "versions": {"jax": "1.2.3"}}
+
+
+def open_table(folder, settings=TIMED, words=()):
+    return Table(
+        "program",
+        folder / "out/table",
+        settings,
+        lambda results: f"{len(results['rows'])} rows\n",
+        arguments=words,
+    )
+
+
+def fill(table, *cells, **options):
+    """Measures cells; returns the arguments of each measurement."""
+    asked = []
+
+    def measure(config, attentions):
+        asked.append((config, attentions))
+        if not options:
+            return {"config": config, "attention": attentions}
+        return [{"config": config, "attention": name} for name in attentions]
+
+    table.fill(("config", "attention"), cells, measure, **options)
+    return asked
+
+
+def test_rows_and_the_page_are_written_and_only_missing_cells_are_measured(tmp_path, capsys):
+    assert fill(open_table(tmp_path), ("text", "linear")) == [("text", "linear")]
+    table = open_table(tmp_path, words=["--more"])
+    assert fill(table, ("text", "linear"), ("text", "nystrom")) == [("text", "nystrom")]
+    assert table.results["commands"] == ["python -m program", "python -m program --more"]
+    again = open_table(tmp_path, words=["--nothing new"])
+    assert fill(again, ("text", "nystrom")) == []
+    capsys.readouterr()
+    again.finish()
+    page = (
+        "`python -m program`, `python -m program --more`: Abacus, 3 threads, huge pages; jax 1.2.3."
+    )
+    assert capsys.readouterr().out == f"{page}\n\n2 rows\n"
+    assert (tmp_path / "out/table.md").read_text() == f"{page}\n\n2 rows\n"
+
+
+def test_peers_are_measured_together(tmp_path):
+    table = open_table(tmp_path)
+    fill(table, ("text", "linear"), peers=True)
+    cells = [(config, name) for config in ("text", "image") for name in ("linear", "nystrom")]
+    asked = fill(table, *cells, peers=True)
+    assert asked == [("text", ["nystrom"]), ("image", ["linear", "nystrom"])]
+
+
+def test_rows_are_stored_before_an_error(tmp_path):
+    def measure(config, attention):
+        if config == "image":
+            raise OSError("disk")
+        return {"config": config, "attention": attention}
+
+    cells = [("text", "linear"), ("image", "linear")]
+    with pytest.raises(OSError, match="disk"):
+        open_table(tmp_path).fill(("config", "attention"), cells, measure)
+    assert fill(open_table(tmp_path), *cells) == [("image", "linear")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({**TIMED, "processor": "Slate"}, "processor 'Abacus' in the file, 'Slate' now"),
+        ({**TIMED, "versions": {"jax": "1.2.4"}}, "jax '1.2.3' in the file, '1.2.4' now"),
+        ({"versions": TIMED["versions"]}, "processor"),
+    ],
+)
+def test_different_settings_are_refused(tmp_path, settings, word):
+    open_table(tmp_path).write()
+    with pytest.raises(ValueError, match="different settings") as raised:
+        open_table(tmp_path, settings)
+    assert word in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ("{}", "another table, without settings, commands"),
+        ('{"settings": null, "commands": [], "rows": []}', "without settings"),
+        ("{", "JSON"),
+        ("[]", "JSON object"),
+        (json.dumps({"settings": TIMED, "commands": [], "rows": [{"config": "a"}]}), "attention"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, content, word):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/table.json").write_text(content)
+    with pytest.raises(ValueError, match=word):
+        fill(open_table(tmp_path), ("text", "linear"))
+    assert (tmp_path / "out/table.json").read_text() == content
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {**TIMED, "device": "H200", "cpu_threads": 1, "huge_pages": False},
+            "4 × H200, host Abacus, 1 thread",
+        ),
+        ({**TIMED, "topology": "v5e:1x1"}, "compiled ahead of time for v5e:1x1, not run"),
+        ({"versions": TIMED["versions"]}, "compiled ahead of time, not run"),
+    ],
+)
+def test_the_source_names_the_machine(settings, words):
+    results = {"settings": settings, "commands": ["x"]}
+    assert describe_source(results) == f"`x`: {words}; jax 1.2.3."
+
+
+def test_the_machine_has_its_threads_and_versions(monkeypatch):
+    monkeypatch.delenv("NPROC", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 2, 5}, raising=False)
+    found = this_machine("pytest", "no-such-package")
+    assert found["cpu_threads"] == 3
+    assert found["versions"]["pytest"] == pytest.__version__
+    assert "no-such-package" not in found["versions"]
+
+
+def test_the_command_is_that_of_the_process_by_default(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/somewhere/x.py", "--out", "y"])
+    assert command_line("benchmarks.x") == "python -m benchmarks.x --out y"
+
+
+# --- Processes: what `in_own_process` calls -------------------------------------------------------
+
+
+def process_of(name):
+    return {"name": name, "process": os.getpid()}
+
+
+def refuse(name):
+    raise ValueError(f"{name} is unknown.")
+
+
+def end(number):
+    os.kill(os.getpid(), number)
+
+
+def interrupt(folder, number):
+    Path(folder, "process").write_text(str(os.getpid()))
+    os.kill(os.getppid(), number)
+    time.sleep(60)
+
+
+def test_a_cell_runs_in_its_own_process_whose_error_is_raised():
+    row = in_own_process(process_of, "one")
+    assert row["name"] == "one"
+    assert row["process"] != os.getpid()
+    with pytest.raises(ValueError, match="two is unknown"):
+        in_own_process(refuse, "two")
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGKILL, MemoryError), (signal.SIGABRT, ChildProcessError)]
+)
+def test_a_killed_process_is_an_error(number, kind):
+    with pytest.raises(kind, match="ended with"):
+        in_own_process(end, number)
+
+
+@pytest.fixture
+def _handlers():
+    """Default handlers, which workers of pytest may lack."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.signal(numbers[0], signal.default_int_handler), signal.getsignal(numbers[1])]
+    yield
+    for number, handler in zip(numbers, handlers, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_handlers")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_cell_and_keeps_the_rows(tmp_path, number):
+    table = open_table(tmp_path)
+    fill(table, ("text", "linear"))
+
+    def measure_next():
+        table.fill(
+            ("config",), [(str(tmp_path),)], lambda *_: in_own_process(interrupt, tmp_path, number)
+        )
+
+    if number == signal.SIGINT:
+        assert run_to_end("program", measure_next) == 130
+    else:
+        with pytest.raises(SystemExit):
+            run_to_end("program", measure_next)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "process").read_text()), 0)
+    assert len(open_table(tmp_path).results["rows"]) == 1
