@@ -76,7 +76,7 @@ def run_to_end(
       act: Returns the exit code; None for 0.
       flags: The command's flag for each config key, such as {"data.dir": "--dir"}, for error messages.
     """
-    failed = False
+    is_interrupted = False
     # The training loop installs handlers that save. Before and after it, SIGTERM ends the program.
     signal.signal(signal.SIGTERM, _terminate)
     sys.unraisablehook = _handle_unraisable
@@ -84,15 +84,14 @@ def run_to_end(
         with flushed_stdout():
             code = act() or 0
     except BrokenPipeError:  # the reader, for example `head`, has exited
-        code, failed = 1, True
+        code = 1
     except KeyboardInterrupt:
         print(f"{name}: stopped by Ctrl-C", file=sys.stderr)
-        code, failed = 130, True
+        code, is_interrupted = 130, True
     except Exception as error:
         code = _report(name, error, flags or {})
-        failed = code < 128  # after a signal, all processes end together
     hosts = sys.modules.get("nystromformer_jax.training.hosts")
-    if hosts and (failed or 0 < code < 128):
+    if hosts and (is_interrupted or 0 < code < 128):  # after a signal, all processes end together
         # The other processes may run on, and a normal exit would wait for them.
         hosts.shutdown(code)
     return code

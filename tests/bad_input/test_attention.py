@@ -185,18 +185,3 @@ def test_factors_and_rows_are_finite_and_zero_at_padding(drawn, filler):
     assert finite(chosen)
     real = drawn.mask[:, None, None, :]
     assert not np.where(~real, np.asarray(chosen), 0).any()
-
-
-@fuzz()
-@given(attention_inputs(kinds=ORDINARY))
-def test_rows_equal_rows_of_the_full_map(drawn):
-    case, masks = drawn.case, masks_of(drawn)
-    query, key, _ = drawn.inputs
-    factors = compiled(nystrom_factors, num_landmarks=case.num_landmarks)(query, key, **masks)
-    rows = np.random.default_rng(drawn.seed).integers(0, case.length, (case.batch, 2))
-    found = compiled(nystrom_attention_rows, num_landmarks=case.num_landmarks)(
-        query, key, jnp.asarray(rows), **masks
-    )
-    whole = factors.kernel_1 @ factors.inverse @ factors.kernel_3
-    expected = jnp.take_along_axis(whole, jnp.asarray(rows)[:, None, :, None], axis=2)
-    assert_close(found, expected, REFERENCE if query.dtype == jnp.float32 else HALF)
