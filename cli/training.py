@@ -264,8 +264,8 @@ def run_folder(workdir: str | None, given: Given | None, suffix: str, *, alone: 
 
     default = "runs"
     if given is not None:
-        words = f"{Path(given.path).stem}-{re.sub(r'[^A-Za-z0-9]+', '-', given.argument)}"
-        default = f"runs/{words.strip('-')}"
+        slug = re.sub(r"[^A-Za-z0-9]+", "-", given.argument).strip("-")
+        default = f"runs/{Path(given.path).stem}-{slug}".removesuffix("-")
     folder = user_path(workdir or default)
     if workdir and alone:
         return folder

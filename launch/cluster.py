@@ -23,8 +23,8 @@ def submit(
 ) -> str:
     """Submits jobs, `workers` per array task; returns a sentence. Queued jobs are not submitted again.
 
-    `parameters` are keyword arguments of `submitit.AutoExecutor.update_parameters` as JSON or as strings; None
-    is true.
+    `parameters` are keyword arguments of `submitit.AutoExecutor.update_parameters`, as JSON or as strings;
+    None is true.
 
     Raises:
       ValueError: submitit is not installed, or the cluster or a parameter is invalid.

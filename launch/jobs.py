@@ -2,9 +2,9 @@
 
     python run_lra.py --config=configs/listops.py:softmax --config.train.seed=0 --workdir=runs/a/softmax-seed0
 
-Each line of the file is the command of one run. Lines may be edited, added and removed. The state of a job is
-read from its run folder and its log, `logs/NAME.log`: the output of its processes, a lock, and exit codes. The
-processes of a job inherit the lock, so it is held until they end, even if the sweep itself was killed.
+Each line of the file is the command of one run. Lines may be edited, added and removed. The state of a job
+is read from its run folder and its log, `logs/NAME.log`: the output of its processes, a lock, and exit codes.
+The processes of a job inherit the lock, so it is held until they end, even if the sweep itself was killed.
 """
 
 import contextlib
@@ -119,7 +119,7 @@ class Job:
     def state(self, *, is_chosen: bool = False) -> State:
         """Returns the state; a run with an invalid file has failed.
 
-        `is_chosen` is True if the job is a candidate that was chosen, and only its test set is not evaluated yet.
+        `is_chosen` is True for a candidate that was chosen, and whose test set is not evaluated yet.
         """
         try:
             return self._state(is_chosen)
@@ -270,8 +270,8 @@ def require_unique(jobs: Sequence[Job], where: object) -> None:
 def chosen_setting(jobs: Sequence[Job]) -> tuple[str, ...] | None:
     """Returns the setting with the highest mean validation score; the first in case of a tie.
 
-    A setting with fewer diverged seeds is always better. Returns None until all jobs are finished or diverged,
-    and if all diverged.
+    A setting with fewer diverged seeds is always better. Returns None until all jobs are finished or
+    diverged, and if all diverged.
     """
     scores: dict[tuple[str, ...], list[float]] = {}
     diverged: dict[tuple[str, ...], int] = {}

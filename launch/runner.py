@@ -135,7 +135,7 @@ class Queue:
             self._collect()
 
     def _collect(self) -> bool:
-        """Prints the output of a single worker, and records the runs that have ended; True if there are any."""
+        """Prints the output of a single worker and records ended runs; returns True if there are any."""
         is_single = len(self._runs) + len(self._free) == 1
         ended = [run for run in self._runs if run.process.poll() is not None]
         for run in self._runs if is_single else ():
@@ -198,9 +198,9 @@ def environments(workers: int | None) -> list[dict[str, str]]:
     """Returns the environment variables of each worker.
 
     Args:
-      workers: Number of workers; 0: one per accelerator, or one on a CPU; None: one with all devices. With more
-        workers than accelerators, workers share an accelerator and its memory. Without accelerators, workers
-        share the CPU's cores, unless the user set NPROC.
+      workers: Number of workers; 0: one per accelerator, or one on a CPU; None: one with all devices. With
+        more workers than accelerators, workers share an accelerator and its memory. Without accelerators,
+        workers share the CPU's cores, unless the user set NPROC.
     """
     if workers is None:
         return [{}]

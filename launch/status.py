@@ -1,8 +1,9 @@
 """The table of a sweep: the states of its jobs, statistics over seeds, the choices and the time left."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
+
+import pandas as pd
 
 from launch.jobs import Job, State, chosen_setting, due_tests, is_diverged, score_of
 from reporting.statistics import summarize
@@ -65,23 +66,15 @@ def _total(states: Mapping[Job, State]) -> str:
 
     An unknown duration is estimated as the mean of the known durations of the same config.
     """
-    known: dict[str, list[float]] = {}
-    for job, state in states.items():
-        if state.total_seconds is not None:
-            known.setdefault(job.config, []).append(state.total_seconds)
-    seconds, unknown = 0.0, 0
-    for job, state in states.items():
-        left = state.seconds_left
-        if left is None and job.config in known:
-            left = statistics.fmean(known[job.config])
-        unknown += left is None
-        seconds += left or 0
-    if not (seconds or unknown):
-        return ""
-    running = sum(state.kind == "running" for state in states.values())
-    at_once = f", {_duration(seconds / running)} with {running} at once" if running > 1 else ""
+    frame = pd.DataFrame(states.values()).astype({"seconds_left": float, "total_seconds": float})
+    total = frame["total_seconds"].groupby([job.config for job in states])
+    left = frame["seconds_left"].fillna(total.transform("mean"))
+    running, unknown = (frame["kind"] == "running").sum(), left.isna().sum()
     others = f" Not counted, of unknown duration: {unknown}." if unknown else ""
-    return f" Time left: {_duration(seconds)}{at_once}.{others}" if seconds else others
+    if not left.sum():
+        return others
+    at_once = f", {_duration(left.sum() / running)} with {running} at once" if running > 1 else ""
+    return f" Time left: {_duration(left.sum())}{at_once}.{others}"
 
 
 def _duration(seconds: float) -> str:
