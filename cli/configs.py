@@ -2,12 +2,13 @@
 
 import argparse
 import ast
+import contextlib
 import dataclasses
 import re
 import runpy
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -232,12 +233,14 @@ def load_file(path: str) -> Callable[..., ConfigDict]:
       ValueError: The file has no function `get_config`; later, that it failed or did not return sections.
       ImportError: A module of the file or of its attention cannot be imported.
     """
-    functions = _named(path, lambda: runpy.run_path(path))
+    with _naming(path):
+        functions = runpy.run_path(path)
     if "get_config" not in functions:
         raise ValueError(f"{path}: a config file needs the function get_config.")
 
     def get_config(*argument: str) -> ConfigDict:
-        config = _named(path, lambda: functions["get_config"](*argument))
+        with _naming(path):
+            config = functions["get_config"](*argument)
         if not isinstance(config, ConfigDict):
             raise ValueError(
                 f"get_config in {path} must return a ConfigDict, not a {type(config).__name__}."
@@ -252,16 +255,16 @@ def load_file(path: str) -> Callable[..., ConfigDict]:
     return get_config
 
 
-def _named(path: str, run: Callable[[], Any]) -> Any:
-    """Runs a user's code; its errors name the file."""
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Names the file in errors of a user's code, which may raise anything."""
     try:
-        return run()
+        yield
     except ImportError:
         raise
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    except Exception as error:  # a user's file may raise anything
-        raise ValueError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    except Exception as error:
+        kind = "" if isinstance(error, ValueError) else f" cannot be loaded: {type(error).__name__}"
+        raise ValueError(f"{path}{kind}: {error}") from error
 
 
 def config_of_run(folder: Path, given: Given | None, mode: str) -> dict[str, Any]:
@@ -302,7 +305,10 @@ def with_values(config: dict[str, Any], values: Mapping[str, Any]) -> dict[str, 
 
 
 def first_seed(sections: Mapping[str, Any]) -> int:
-    """Returns the seed of a config; raises ValueError unless its section "train" is valid."""
-    from nystromformer_jax.training.config import TrainConfig, from_mapping  # need the extra `lra`
+    """Returns `train.seed` of a config, by default that of `TrainConfig`; ValueError unless it is an int."""
+    from nystromformer_jax.training.config import TrainConfig  # needs the extra `lra`
 
-    return from_mapping(TrainConfig, sections["train"], "train").seed
+    seed = sections["train"].get("seed", TrainConfig.seed)
+    if type(seed) is not int:
+        raise ValueError(f"train.seed: needs an int, got {seed!r} ({type(seed).__name__}).")
+    return seed

@@ -70,11 +70,11 @@ def test_an_invalid_config_file_is_one_sentence(in_repository, tmp_path, body, w
 
 
 def test_the_first_seed_is_that_of_the_config_or_zero():
-    train = {"total_steps": 20, "batch_size": 2}
-    assert configs.first_seed({"train": train | {"seed": 5}}) == 5
-    assert configs.first_seed({"train": train}) == 0
-    with pytest.raises(ValueError, match=r"train\.seed.*'one'"):
-        configs.first_seed({"train": train | {"seed": "one"}})
+    assert configs.first_seed({"train": {"seed": 5}}) == 5
+    assert configs.first_seed({"train": {"epochs": 20}}) == 0
+    for wrong in ("one", True):
+        with pytest.raises(ValueError, match=r"train\.seed: needs an int"):
+            configs.first_seed({"train": {"seed": wrong}})
 
 
 def test_a_value_may_replace_none(in_repository):
