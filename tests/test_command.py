@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from cli.commands import add_switch, flushed_stdout, number, parser_of, run_to_end
-from nystromformer_jax.training import CannotWrite, CheckpointDamaged
+from nystromformer_jax.training import CannotWrite, CheckpointDamaged, WorkdirBusy
 
 DEV_FULL = pathlib.Path("/dev/full")
 COMMAND = "import sys; from cli import commands; sys.exit(commands.run_to_end('name', lambda: print('text')))"
@@ -26,8 +26,12 @@ def raising(error):
     ("error", "code", "sentence"),
     [
         (ValueError("two\n  lines"), 2, "name: two lines"),
+        (ImportError("no numba"), 2, "name: no numba"),
         (FileNotFoundError(2, "No such file", "here"), 2, "name: here: No such file"),
+        (FileNotFoundError("missing"), 2, "name: missing"),
+        (WorkdirBusy("taken"), 2, "name: taken"),
         (OSError(errno.ENOSPC, "No space left", "here"), 1, "name: here: No space left"),
+        (OSError(errno.EIO, "Input/output error", "here"), 1, "name: here: Input/output error"),
         (CheckpointDamaged("step 30"), 1, "name: step 30"),
         (CannotWrite("a full disk"), 1, "name: a full disk"),
         (KeyboardInterrupt(), 130, "name: stopped by Ctrl-C"),
@@ -62,11 +66,6 @@ sys.exit(run_to_end("name", act))
     done = print_to(subprocess.PIPE, script)
     assert done.returncode == 128 + number
     assert "Traceback" not in done.stderr
-
-
-def test_a_successful_command_returns_0(capsys):
-    assert run_to_end("name", lambda: print("done")) == 0
-    assert capsys.readouterr() == ("done\n", "")
 
 
 def print_to(stdout, script):
