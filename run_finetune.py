@@ -113,7 +113,6 @@ def _run(flags: argparse.Namespace) -> int:
 
 def _run_jobs(flags: argparse.Namespace) -> int:
     """Runs the seeds of `--seeds`, or the batch sizes and learning rates of `--search`."""
-    training.require_config(flags)
     given = flags.config
     if not flags.search:
         settings = training.seeds_of(flags.workdir, given, flags.seeds)

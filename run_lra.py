@@ -24,7 +24,6 @@ def _main(arguments: Sequence[str] | None) -> int:
         "configs/listops.py",
     )
     if flags.seeds > 1:
-        training.require_config(flags)
         return training.run_jobs(
             flags.config,
             training.seeds_of(flags.workdir, flags.config, flags.seeds),

@@ -39,10 +39,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         print(text)
         return code
     if not Path("run_lra.py").is_file():
-        raise ValueError(
-            "run_sweep.py must be started in the folder of run_lra.py; the current folder is"
-            f" {Path.cwd()}: change to that folder."
-        )
+        raise ValueError(f"There is no run_lra.py in {Path.cwd()}: change to its folder.")
     if flags.tasks:
         names = [
             f"{name if name.endswith('.py') else f'configs/{name}.py'}:{attention}{comma}{options}"
@@ -59,9 +56,7 @@ def _main(arguments: Sequence[str] | None) -> int:
             jobs.write_jobs(folder, merged)
         found = merged
     if not found:
-        raise ValueError(
-            f"{folder} has no jobs.txt: pass --tasks=listops and --attentions=nystrom."
-        )
+        raise ValueError(f"{folder} has no jobs.txt: pass --tasks, such as --tasks=listops.")
     todo = jobs.unfinished(found)
     print(f"Jobs in {folder / 'jobs.txt'}: {len(found)}, {len(todo)} of them to run.", flush=True)
     if flags.plan:
@@ -124,9 +119,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
     of_grid = ("attentions", "seeds", "set", "recipe", "data_dir")
     given = [f"--{name}" for name in of_grid if getattr(flags, name) != parser.get_default(name)]
     if given and not flags.tasks:
-        raise ValueError(
-            f"{', '.join(given)}: needs --tasks. Without it, the jobs of jobs.txt run."
-        )
+        raise ValueError(f"{', '.join(given)}: without --tasks, the jobs of jobs.txt run.")
     return flags, parameters
 
 

@@ -23,7 +23,6 @@ except ModuleNotFoundError as error:
     sys.exit(2)
 
 from cli.commands import BOOLS, Parser
-from nystromformer_jax.support.durable import read_config
 from nystromformer_jax.support.spelling import nearest, split_commas
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -101,7 +100,7 @@ def parse(
 
     Raises:
       ValueError: The config is missing or invalid, or belongs to another program. `--config` may be missing
-        if `--mode` reads the config of the run in `--workdir`.
+        if `--mode` reads the config of the one run in `--workdir`.
     """
     text = f"{form}; --config.SECTION.KEY=VALUE changes a value"
     parser.add_argument("--config", metavar="FILE", help=text)
@@ -113,7 +112,8 @@ def parse(
     for key in texts:
         raise ValueError(f"--config.{key} needs --config=FILE: pass both or neither.")
     mode = getattr(values, "mode", "")
-    if mode != "predict" and not (mode in FROM_FOLDER and values.workdir):
+    is_one = getattr(values, "seeds", 1) == 1 and not getattr(values, "search", False)
+    if mode != "predict" and not (mode in FROM_FOLDER and values.workdir and is_one):
         raise ValueError(f"pass --config={example}, or another file under configs/")
     return values
 
@@ -242,14 +242,10 @@ def load_file(path: str) -> Callable[..., ConfigDict]:
         with _naming(path):
             config = functions["get_config"](*argument)
         if not isinstance(config, ConfigDict):
-            raise ValueError(
-                f"get_config in {path} must return a ConfigDict, not a {type(config).__name__}."
-            )
+            raise ValueError(f"{path}: get_config must return a ConfigDict, not {config!r:.50}.")
         for name in ("data", "attention", "train", *config):
             if not isinstance(section := config.get(name), ConfigDict):
-                raise ValueError(
-                    f"{path}: {name} must be a section (a ConfigDict), not {section!r}."
-                )
+                raise ValueError(f"{path}: {name} must be a ConfigDict, not {section!r:.50}.")
         return config
 
     return get_config
@@ -265,35 +261,6 @@ def _naming(path: str) -> Iterator[None]:
     except Exception as error:
         kind = "" if isinstance(error, ValueError) else f" cannot be loaded: {type(error).__name__}"
         raise ValueError(f"{path}{kind}: {error}") from error
-
-
-def config_of_run(folder: Path, given: Given | None, mode: str) -> dict[str, Any]:
-    """Returns the config of the run in `folder`, changed by the values of the command line.
-
-    Raises:
-      ValueError: The folder has no config, or `--config` has another task or attention.
-    """
-    file = folder / "config.json"
-    if not file.is_file():
-        raise ValueError(
-            f"--mode={mode} needs a finished run, and {file} does not exist: pass the run's --workdir."
-        )
-    own = read_config(folder)
-    if given is None:
-        return own
-    if (here := _subject(given.sections)) != (there := _subject(own)):
-        raise ValueError(
-            f"{folder} contains a run of {there}, but --config is for {here}: leave --config out, or pass"
-            " the run's own."
-        )
-    return with_values(own, given.overrides)
-
-
-def _subject(config: Any) -> str:
-    """Returns a text with the task and the attention of a config, for messages."""
-    task = (config.get("data") or {}).get("task", "pretraining")
-    attention = (config.get("attention") or {}).get("name")
-    return f"{task} with {attention} attention"
 
 
 def with_values(config: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,12 +47,6 @@ def add_seeds(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=commands.number(int, 1, 1000), default=1, help=text)
 
 
-def require_config(flags: argparse.Namespace) -> None:
-    """Raises ValueError if several runs are asked for without `--config`."""
-    if flags.config is None:
-        raise ValueError("--seeds and --search need --config.")
-
-
 def hosts_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Returns the flags of multi-process runs."""
     names = ("distributed", "coordinator", "num_processes", "process_id")
@@ -216,14 +210,34 @@ def memory_advice(*, evaluates: bool) -> Iterator[None]:
 
 
 def read_config(given: Given | None, folder: Path, mode: str) -> dict[str, Any]:
-    """Returns the config of the run in `folder`: for a finished run its own, otherwise that of `--config`."""
-    from nystromformer_jax import training
+    """Returns the config of the run in `folder`, whose own is needed for the modes of finished runs.
 
-    if given is None or mode in configs.FROM_FOLDER:
-        return configs.config_of_run(folder, given, mode)
-    return training.keep_accumulation(
-        given.record({"train.seed": first_seed(given.sections)}), folder
-    )
+    Raises:
+      ValueError: The folder has no config, or `--config` has another task or attention.
+    """
+    from nystromformer_jax import training
+    from nystromformer_jax.support import durable
+
+    if given is not None and mode not in configs.FROM_FOLDER:
+        record = given.record({"train.seed": first_seed(given.sections)})
+        return training.keep_accumulation(record, folder)
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ValueError(
+            f"--mode={mode} needs a finished run, and {file} does not exist: pass the run's --workdir."
+        )
+    own = durable.read_config(folder)
+    if given is None:
+        return own
+    if (here := _subject(given.sections)) != (there := _subject(own)):
+        raise ValueError(f"{folder} is a run of {there}, but --config is for {here}: leave it out.")
+    return configs.with_values(own, given.overrides)
+
+
+def _subject(config: Any) -> str:
+    """Returns a text with the task and the attention of a config, for messages."""
+    task = (config.get("data") or {}).get("task", "pretraining")
+    return f"{task} with {(config.get('attention') or {}).get('name')} attention"
 
 
 def start_logging(*, quiet: bool = False) -> None:

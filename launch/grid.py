@@ -23,9 +23,7 @@ def split_names(text: str) -> list[str]:
         elif items:
             items[-1] += f",{item}"
         else:
-            raise ValueError(
-                f"{item} is an option: put it after the name of a task or an attention."
-            )
+            raise ValueError(f"{item} is an option: put it after a task or an attention.")
     return items
 
 
@@ -67,13 +65,9 @@ def expand(
     """
     tasks = [Path(config.partition(":")[0]).stem for config in configs]
     if data_dir and {*tasks}.isdisjoint(FROM_FILES):
-        raise ValueError(
-            f"--data_dir is for {', '.join(FROM_FILES)}: pass --set=data.dir={data_dir} for other tasks."
-        )
+        raise ValueError(f"These tasks do not need --data_dir: pass --set=data.dir={data_dir}.")
     if data_dir and "data.dir" in values:
-        raise ValueError(
-            "--data_dir and --set=data.dir are two values of one key: pass one of them."
-        )
+        raise ValueError("--data_dir and --set=data.dir are two values of one key.")
     jobs = []
     settings = [
         dict(zip(values, items, strict=True)) for items in itertools.product(*values.values())

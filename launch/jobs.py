@@ -243,9 +243,7 @@ def read_jobs(folder: Path) -> list[Job]:
         if words:
             job = Job(folder, tuple(words))
             if not (job.name and job.config):
-                raise ValueError(
-                    f"{file}, line {number}: a job is a command with --config=… and --workdir=…"
-                )
+                raise ValueError(f"{file}, line {number}: a job needs --config=… and --workdir=…")
             jobs.append(job)
     require_unique(jobs, file)
     return jobs
@@ -262,9 +260,7 @@ def require_unique(jobs: Sequence[Job], where: object) -> None:
     """Raises ValueError if two jobs have the same folder name."""
     names = [job.name for job in jobs]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(
-            f"{where}: two jobs have the folder name {twice}; folder names must differ."
-        )
+        raise ValueError(f"{where}: two jobs have the folder name {twice}.")
 
 
 def chosen_setting(jobs: Sequence[Job]) -> tuple[str, ...] | None:

@@ -54,9 +54,9 @@ RETURN = "from ml_collections import ConfigDict\ndef get_config(argument): retur
         ("def get_config(argument): open('missing')", "cannot be loaded: FileNotFoundError:"),
         ("def get_config(): pass", "cannot be loaded: TypeError: get_config() takes 0"),
         ("def get_config(argument)", "cannot be loaded: SyntaxError: expected ':'"),
-        ("def get_config(argument): return {}", "must return a ConfigDict, not a dict"),
-        (RETURN + "({'data': 3})", "data must be a section (a ConfigDict), not 3"),
-        (RETURN + "({'data': {}, 'attention': {}})", "train must be a section"),
+        ("def get_config(argument): return {}", "must return a ConfigDict, not {}"),
+        (RETURN + "({'data': 3})", "data must be a ConfigDict, not 3"),
+        (RETURN + "({'data': {}, 'attention': {}})", "train must be a ConfigDict"),
         ("get_confg = None", "a config file needs the function get_config."),
     ],
 )

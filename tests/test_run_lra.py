@@ -53,7 +53,7 @@ def start(*arguments, config="configs/listops.py", **environment):
         (["--config=configs/listops.py:nystrom,landmarks=3"], "did you mean num_landmarks or"),
         ([LISTOPS, "--config.train.total_stpes=3"], "did you mean train.total_steps"),
         ([LISTOPS, "--config.data.dir", "--mode=check"], "--config.data.dir needs a value"),
-        (["--mode=eval", "--workdir=x", "--seeds=3"], "--seeds and --search need --config"),
+        (["--mode=eval", "--workdir=x", "--seeds=3"], "pass --config"),
         ([LISTOPS, "--config.log.evnts"], "did you mean log.events"),
         ([LISTOPS, "--config.train.total_steps=abc"], "needs a whole number"),
         ([LISTOPS, "--config.train.total_steps=1.5"], "1.5"),

@@ -51,9 +51,9 @@ def wait_for(path):
     ("arguments", "word"),
     [
         ([], "--workdir"),
-        (["--workdir=x"], "x has no jobs.txt: pass --tasks=listops"),
+        (["--workdir=x"], "x has no jobs.txt: pass --tasks"),
         (["--workdir=~nobody_here/x", "--status"], "this user does not exist"),
-        (["--workdir=x", "--seeds=3"], "--seeds: needs --tasks"),
+        (["--workdir=x", "--seeds=3"], "--seeds: without --tasks"),
         (["--workdir=x", "--status"], "pass the --workdir of a sweep"),
         (["--tasks=listop"], "did you mean configs/listops"),
         (["--tasks=glue"], "run_finetune.py"),
@@ -150,7 +150,7 @@ def test_grid_has_attentions_and_tasks_of_other_packages(my_project, tmp_path, c
 def test_another_current_folder_is_an_error(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     assert run_sweep.main(["--tasks=listops", "--plan", f"--workdir={tmp_path}/sweep"]) == 2
-    assert f"the current folder is {tmp_path}" in capsys.readouterr().err
+    assert f"no run_lra.py in {tmp_path}" in capsys.readouterr().err
     assert not (tmp_path / "sweep").exists()
 
 

@@ -60,7 +60,7 @@ def test_runs_of_a_single_setting_evaluate_the_test_set(tmp_path):
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        (b"python run_lra.py --workdir=a", "line 1: a job is a command"),
+        (b"python run_lra.py --workdir=a", "line 1: a job needs"),
         (b"python 'run_lra.py", "line 1: No closing quotation"),
         (b"run --config=a --workdir=b/x\nrun --config=a --workdir=c/x", "folder name x"),
         ("python rün_lra.py".encode("latin-1"), "byte 9 is 0xfc"),
