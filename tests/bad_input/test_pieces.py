@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nystromformer_jax import (
-    collect,
     distribute,
     iterative_pinv,
     pinv_residual,
@@ -28,7 +27,6 @@ from tests.bad_input.fuzz import (
     some,
     values,
 )
-from tests.helpers import REFERENCE, assert_close
 
 SEQUENCES = (
     Case(1, 1, 1, batch=1),
@@ -88,24 +86,6 @@ def test_pseudoinverse_is_finite_and_zero_for_a_zero_matrix(kernel, num_iters, s
     assert finite(residual)
     of_rows = jax.nn.softmax(kernel.astype(jnp.float32), axis=-1)
     assert finite(compiled(iterative_pinv, num_iters=num_iters, start=start)(of_rows))
-
-
-@fuzz()
-@given(attention_inputs(), SEEDS)
-def test_collect_in_two_parts_equals_collect_at_once(drawn, seed):
-    query, key, value = drawn.filled(0).inputs
-    landmarks = query[:, : drawn.case.num_landmarks]
-    whole = compiled(collect)(landmarks, key, value, mask=drawn.mask)
-    assert finite(whole)
-    assert [x.shape for x in whole] == [landmarks.shape, landmarks.shape[:3], landmarks.shape[:3]]
-    assert {x.dtype for x in whole} == {jnp.dtype(jnp.float32)}
-    cut = np.random.default_rng(seed).random(drawn.mask.shape) < 0.5
-    parts = [compiled(collect)(landmarks, key, value, mask=drawn.mask & x) for x in (cut, ~cut)]
-    maximum = jnp.maximum(parts[0][1], parts[1][1])
-    assert same_bits(maximum, whole[1])
-    total = sum(part[2] * jnp.exp(part[1] - maximum) for part in parts)
-    some = drawn.mask.any(axis=1)
-    assert_close(total / whole[2], jnp.ones_like(total), REFERENCE, where=some)
 
 
 @fuzz()
