@@ -71,7 +71,7 @@ class Given:
             if option.startswith(("recipe=", "quirks="))
             and option not in ("recipe=paper", "quirks=none")
         ]
-        is_benchmark = file.parent == CONFIGS.resolve() and file.stem not in LANGUAGE_CONFIGS
+        is_benchmark = file.parent == CONFIGS.resolve() and _program_of(file) == "run_lra.py"
         command = self.command(Path(sys.argv[0]).name, values, path=shown)
         return {
             **config,
@@ -147,25 +147,25 @@ def read(value: str, texts: Mapping[str, str | None], program: str, example: str
         is invalid; `example` is a valid `value`.
     """
     path, colon, argument = value.partition(":")
-    if not Path(path).is_file():
+    file = Path(path).resolve()
+    if not file.is_file():
         known = [
-            f"configs/{file.name}"
-            for file in CONFIGS.glob("[!_]*.py")
-            if program in ("run_plan.py", _program_of(file))
-            and "\ndef get_config(" in file.read_text(encoding="utf-8")
+            f"configs/{one.name}"
+            for one in CONFIGS.glob("[!_]*.py")
+            if program in ("run_plan.py", _program_of(one))
+            and "\ndef get_config(" in one.read_text(encoding="utf-8")
         ]
         raise ValueError(f"config file not found: {path!r} in {Path.cwd()}{nearest(path, known)}")
-    file = Path(path).resolve()
-    is_ours = file.parent == CONFIGS.resolve()
-    if is_ours and program not in ("run_plan.py", _program_of(file)):
+    is_ours, own_program = file.parent == CONFIGS.resolve(), _program_of(file)
+    if is_ours and program not in ("run_plan.py", own_program):
         raise ValueError(
-            f"{path} is a config of {_program_of(file)}: use that program, or pass a config such as {example}"
+            f"{path} is a config of {own_program}: use that program, or a config such as {example}"
         )
     get_config = load_file(path)
     config = get_config(*([argument] if colon else []))
     sections = config.to_dict()
     if attention := texts.get("attention.name"):
-        option = f"attention={attention}" if file.stem in LANGUAGE_CONFIGS else attention
+        option = attention if _program_of(file) == "run_lra.py" else f"attention={attention}"
         raise ValueError(
             "--config.attention.name changes the name and not the options of the attention: pass"
             f" {option} and its options after the colon of --config."
