@@ -16,6 +16,7 @@ from launch.jobs import MARK, Job, due_tests, read_jobs, unfinished
 from launch.status import best_of, table
 
 POLL_SECONDS = 0.1
+LOCKED_SECONDS = 0.5  # between two looks at jobs of another sweep, which read all results
 NOT_STARTED = 127  # exit code of a command that does not exist, as in a shell
 
 
@@ -60,7 +61,7 @@ class Queue:
             while self._runs or (look and not signals):
                 if look and not signals:
                     look = self._start_some(todo)
-                time.sleep(POLL_SECONDS)
+                time.sleep(LOCKED_SECONDS if look else POLL_SECONDS)
                 if num_sent < min(len(signals), 2):
                     self._send((signal.SIGTERM, signal.SIGKILL)[num_sent])
                     num_sent += 1
@@ -81,10 +82,10 @@ class Queue:
         return submitit.helpers.DelayedSubmission(Queue(self._folder, self._workers), todo)
 
     def _start_some(self, todo: Sequence[Job]) -> bool:
-        """Starts jobs on the free workers; returns True if another process runs one of the others."""
+        """Starts jobs on the free workers; returns True if another process has or had one of the others."""
         with contextlib.suppress(OSError, ValueError):  # the file is being edited
             self._jobs = read_jobs(self._folder)  # another sweep may have added values
-        is_any_locked = False
+        is_elsewhere = False
         for job in dict.fromkeys([*todo, *due_tests(self._jobs)]):
             if job in self._tried or not self._free:
                 continue
@@ -95,14 +96,15 @@ class Queue:
                 _print(f"{job.name}: failed: {message_of(error)}")
                 continue
             if log is None:
-                is_any_locked = True
+                is_elsewhere = True
                 continue
             self._tried.add(job)
             if job.is_finished:  # by the other process
+                is_elsewhere = True
                 log.close()
             else:
                 self._start(job, log)
-        return is_any_locked
+        return is_elsewhere
 
     def _start(self, job: Job, log: IO[bytes]) -> None:
         _print(f"{job.name}: started")
@@ -158,18 +160,13 @@ def _end(job: Job, log: IO[bytes], code: int, reason: str = "") -> None:
         log.write(f"{reason}\n{MARK}{code}\n".encode())
         reason = ""
     except OSError as error:
-        reason = (
-            f"{job.log} cannot be written ({error.strerror}): free some space, then start again"
-        )
+        reason = f"{job.log} cannot be written ({error.strerror}): free some space"
     log.close()
     state = job.state()
-    texts = {
-        "done": f"done {state.text}",
-        "diverged": f"diverged {state.text}",
-        "failed": f"failed: {state.text}",
-    }
     text = f"failed: {reason}" if reason else "stopped; the same command resumes it"
-    _print(f"{job.name}: {texts.get(state.kind, text)}")
+    if state.kind in ("done", "diverged", "failed"):
+        text = f"{state.kind}{':' if state.kind == 'failed' else ''} {state.text}"
+    _print(f"{job.name}: {text}")
 
 
 def _print(text: str) -> None:
