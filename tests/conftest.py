@@ -86,7 +86,7 @@ def process_state():
     handlers, level = logging.root.handlers[:], logging.root.level
     terminate, unraisable = signal.getsignal(signal.SIGTERM), sys.unraisablehook
     yield
-    signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGTERM, terminate or signal.SIG_DFL)
     sys.unraisablehook = unraisable
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)
