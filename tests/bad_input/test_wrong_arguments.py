@@ -205,6 +205,12 @@ def mistakes(draw, arguments):
     return changed
 
 
+def traced_refusal(call, arguments):
+    arrays = {name: x for name, x in arguments.items() if isinstance(x, jax.Array)}
+    others = {name: x for name, x in arguments.items() if name not in arrays}
+    return refusal(jax.eval_shape, functools.partial(call, **others), **arrays)
+
+
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.slow_except(
     "softmax_attention",
@@ -225,9 +231,7 @@ def test_changed_arguments_are_traced_or_raise_one_sentence(name, no_annotations
     @fuzz(EXAMPLES // 2)  # half of the others': a trace per example and function
     @given(mistakes(arguments))
     def holds(changed):
-        arrays = {name: x for name, x in changed.items() if isinstance(x, jax.Array)}
-        others = {name: x for name, x in changed.items() if name not in arrays}
-        refusal(jax.eval_shape, functools.partial(call, **others), **arrays)
+        traced_refusal(call, changed)
 
     holds()
 
@@ -252,8 +256,5 @@ def test_rejects_invalid_arguments(name, no_annotations):
     call, arguments = CALLS[name]
     for argument, value in arguments.items():
         for wrong in invalid_values(value, any_rank=(name, argument) in ANY_RANK):
-            changed = arguments | {argument: wrong}
-            arrays = {name: x for name, x in changed.items() if isinstance(x, jax.Array)}
-            others = {name: x for name, x in changed.items() if name not in arrays}
-            said = refusal(jax.eval_shape, functools.partial(call, **others), **arrays)
+            said = traced_refusal(call, arguments | {argument: wrong})
             assert said is not None, (argument, wrong)
