@@ -4,6 +4,7 @@ import argparse
 import ast
 import contextlib
 import dataclasses
+import functools
 import re
 import runpy
 import shlex
@@ -226,6 +227,7 @@ def _keys_of(sections: Mapping[str, Mapping[str, object]]) -> list[str]:
     return [*sections, *(f"{name}.{key}" for name, own in sections.items() for key in own)]
 
 
+@functools.cache  # a sweep reads a file for each of its settings
 def load_file(path: str) -> Callable[..., ConfigDict]:
     """Executes a config file; returns its `get_config`, whose results are validated.
 
