@@ -67,6 +67,7 @@ def wait_for(path):
         (["--set=optimizer.learning_rate=1,-1"], "needs a positive number, got -1.0"),
         (["--set=optimizer.learning_rate"], "--set needs KEY=VALUE"),
         (["--set=train.seed=1,2"], "pass --seeds"),
+        (["--set=train.remat=1", "--set=train.remat=0"], "all its values at once"),
         (["--set=attention.name=softmax"], "pass --attentions"),
         (["--set=optimizer=3"], "optimizer is a section"),
         (["--data_dir=x"], "--set=data.dir=x"),
@@ -243,10 +244,18 @@ def test_slurm_gets_one_array_and_jobs_are_not_submitted_twice(
         (commands / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     flags = ["--submit=slurm", "--workers=2", "--slurm.partition=gpu", "--slurm.gpus_per_node=2"]
-    assert run_sweep.main([f"--workdir={folder}", *flags, "--slurm.time=600"]) == 0
+    more = ["--slurm.time=600", "--slurm.exclusive"]
+    assert run_sweep.main([f"--workdir={folder}", *flags, *more]) == 0
     assert "Jobs submitted: 5, as the tasks 77_0, 77_1, 77_2." in capsys.readouterr().out
     script = (tmp_path / "script").read_text()
-    for line in ("partition=gpu", "gpus-per-node=2", "time=600", "array=0-2%3", "signal=USR2@90"):
+    for line in (
+        "partition=gpu",
+        "gpus-per-node=2",
+        "time=600",
+        "exclusive",
+        "array=0-2%3",
+        "signal=USR2@90",
+    ):
         assert f"#SBATCH --{line}\n" in script
     assert run_sweep.main([f"--workdir={folder}", *flags]) == 0
     assert "already submitted: 77_0, 77_1, 77_2." in capsys.readouterr().out
