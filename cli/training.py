@@ -4,12 +4,11 @@ Flags are validated before jax is loaded.
 """
 
 import argparse
-import contextlib
 import logging
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,15 +122,30 @@ def run_one(
     the folder. `paths` are dotted keys of locations, which may change when a run is resumed. If `evaluates`
     is True, the run must be finished, and its folder is only read.
     """
+    import jax
+
     from nystromformer_jax import training
+    from nystromformer_jax.training.errors import is_out_of_memory
 
     with (
         training.detect_lost_process(),
         training.Workdir(folder, run.config, paths=paths, read_only=evaluates) as workdir,
-        memory_advice(evaluates=evaluates),
     ):
         had_finished = workdir.result is not None and not evaluates
-        result = act(workdir)
+        try:
+            result = act(workdir)
+        except jax.errors.JaxRuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            advice = (
+                "split batches with --config.train.accumulation=PARTS, in another --workdir if the run has"
+                " begun. run_plan.py prints how many parts fit."
+            )
+            if evaluates:
+                advice = "pass a smaller --config.eval.batch_size, together with --config."
+            reason = f"{str(error).splitlines()[0]:.200}"
+            message = f"The memory of the device is too small ({reason}): {advice}"
+            raise ValueError(message) from error
     if had_finished:
         where = "It had finished before; nothing was trained. See {folder}."
     if training.is_primary():
@@ -184,29 +198,6 @@ def run_jobs(
         return code
     jobs.write_jobs(folder, own)
     return runner.run_all(folder, own, None, Path(sys.argv[0]).name, chooses=chooses)
-
-
-@contextlib.contextmanager
-def memory_advice(*, evaluates: bool) -> Iterator[None]:
-    """Converts an error about too little memory to a ValueError that says what to change."""
-    import jax
-
-    from nystromformer_jax.training.errors import is_out_of_memory
-
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        advice = (
-            "split batches with --config.train.accumulation=PARTS, in another --workdir if the run has"
-            " begun. run_plan.py prints how many parts fit."
-        )
-        if evaluates:
-            advice = "pass a smaller --config.eval.batch_size, together with --config."
-        raise ValueError(
-            f"The memory of the device is too small ({str(error).splitlines()[0]:.200}): {advice}"
-        ) from error
 
 
 def read_config(given: Given | None, folder: Path, mode: str) -> dict[str, Any]:
