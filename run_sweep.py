@@ -109,7 +109,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
     text = "print the state of all jobs, also while they run"
     commands.add_switch(parser, "status", False, text)
     words: Sequence[str] = sys.argv[1:] if arguments is None else arguments
-    parameters = {}
+    parameters: dict[str, str | None] = {}
     for name in CLUSTERS:
         words, texts = configs.split_dotted(words, name)
         parameters |= {f"{name}_{key}": text for key, text in texts.items()}

@@ -217,12 +217,11 @@ def accelerators() -> list[dict[str, str]]:
     """Returns the environment variables that select each visible GPU or, without GPUs, each TPU chip."""
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return []
-    one = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
-    for variable, files, others in (
-        ("CUDA_VISIBLE_DEVICES", "/dev/nvidia[0-9]*", {}),
-        ("TPU_VISIBLE_CHIPS", "/dev/accel[0-9]*", one),
-    ):
-        numbers = os.environ.get(variable, ",".join(map(str, range(len(glob.glob(files))))))
+    chip = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
+    files = {"CUDA_VISIBLE_DEVICES": "/dev/nvidia[0-9]*", "TPU_VISIBLE_CHIPS": "/dev/accel[0-9]*"}
+    for variable, pattern in files.items():
+        numbers = os.environ.get(variable, ",".join(map(str, range(len(glob.glob(pattern))))))
         if found := [item for item in numbers.split(",") if item and item != "-1"]:
+            others = chip if variable == "TPU_VISIBLE_CHIPS" else {}
             return [{variable: item, **others} for item in found]
     return []
