@@ -28,7 +28,7 @@ GRID: dict[str, tuple[type, str]] = {  # of --search
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the mode; returns the exit code."""
-    return training.run_to_end("run_finetune.py", lambda: _main(arguments))
+    return commands.run_to_end("run_finetune.py", lambda: _main(arguments))
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -51,7 +51,6 @@ def _main(arguments: Sequence[str] | None) -> int:
         arguments,
         "configs/finetune.py:KIND or configs/glue.py:TASK, then [,attention=NAME][,option=value …]",
         "configs/finetune.py:classification",
-        lambda name: configs.LANGUAGE_CONFIGS.get(name) == "run_finetune.py",
     )
     for name in GRID:
         if getattr(flags, name) is not None and not flags.search:
@@ -114,7 +113,6 @@ def _run(flags: argparse.Namespace) -> int:
 
 def _run_jobs(flags: argparse.Namespace) -> int:
     """Runs the seeds of `--seeds`, or the batch sizes and learning rates of `--search`."""
-    training.require_config(flags)
     given = flags.config
     if not flags.search:
         settings = training.seeds_of(flags.workdir, given, flags.seeds)

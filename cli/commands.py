@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import io
+import logging
 import math
 import os
 import re
@@ -12,27 +13,11 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from nystromformer_jax.support.spelling import nearest
+BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one sentence, with similar names of flags."""
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses all arguments; an unknown one ends the program."""
-        values, others = self.parse_known_args(args, namespace)
-        if others:
-            self.error(self.unknown(others[0]))
-        return values
-
-    def unknown(self, argument: str) -> str:
-        """Returns the message about an unknown argument."""
-        if not argument.startswith("-"):
-            return f"unexpected argument {argument!r}; flags look like --NAME=VALUE"
-        name = argument.partition("=")[0]
-        shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
-        known = [action.option_strings[-1] for action in shown if action.option_strings]
-        return f"unknown flag {name}{nearest(name, known)}"
+    """A parser whose errors are one sentence."""
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with exit code 2."""
@@ -55,12 +40,11 @@ def parser_of(module: str, description: str | None) -> Parser:
 
 def add_switch(parser: argparse.ArgumentParser, name: str, default: bool, text: str) -> None:
     """Adds `--NAME`, `--NAME=false` and `--noNAME`."""
-    known = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
     def convert(value: str) -> bool:
-        if value.lower() not in known:
+        if value.lower() not in BOOLS:
             raise argparse.ArgumentTypeError(f"needs true or false, got {value!r}")
-        return known[value.lower()]
+        return BOOLS[value.lower()]
 
     parser.add_argument(
         f"--{name}", type=convert, nargs="?", const=True, default=default, help=text
@@ -92,24 +76,24 @@ def run_to_end(
       act: Returns the exit code; None for 0.
       flags: The command's flag for each config key, such as {"data.dir": "--dir"}, for error messages.
     """
-    failed = False
+    is_interrupted = False
+    # The training loop installs handlers that save. Before and after it, SIGTERM ends the program.
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = _handle_unraisable
     try:
-        # The training loop installs handlers that save. Before and after it, SIGTERM ends the program.
-        with ends_on_sigterm(), flushed_stdout():
+        with flushed_stdout():
             code = act() or 0
     except BrokenPipeError:  # the reader, for example `head`, has exited
-        code, failed = 1, True
+        code = 1
     except KeyboardInterrupt:
         print(f"{name}: stopped by Ctrl-C", file=sys.stderr)
-        code, failed = 130, True
+        code, is_interrupted = 130, True
     except Exception as error:
         code = _report(name, error, flags or {})
-        failed = code < 128  # after a signal, all processes end together
     hosts = sys.modules.get("nystromformer_jax.training.hosts")
-    if hosts and (failed or 0 < code < 128):
-        hosts.shutdown(
-            code
-        )  # the other processes may run on, and a normal exit would wait for them
+    if hosts and (is_interrupted or 0 < code < 128):  # after a signal, all processes end together
+        # The other processes may run on, and a normal exit would wait for them.
+        hosts.shutdown(code)
     return code
 
 
@@ -174,32 +158,24 @@ def message_of(error: Exception) -> str:
     return str(error)
 
 
-@contextlib.contextmanager
-def ends_on_sigterm() -> Iterator[None]:
-    """Within the block, SIGTERM ends the program with exit code 143. The handler stays after the block.
-
-    Python ignores exceptions in callbacks of weak references, such as those of imports. If SIGTERM or Ctrl-C
-    arrives during one, it is raised again 0.1 s later.
-    """
-    previous = sys.unraisablehook
-
-    def raise_again(ignored: Any) -> None:
-        error = ignored.exc_value
-        is_sigterm = isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM
-        if is_sigterm or isinstance(error, KeyboardInterrupt):
-            number = signal.SIGTERM if is_sigterm else signal.SIGINT
-            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
-        else:
-            previous(ignored)
-
-    signal.signal(signal.SIGTERM, _terminate)
-    sys.unraisablehook = raise_again
-    try:
-        yield
-    finally:
-        sys.unraisablehook = previous
-
-
 def _terminate(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
+
+
+def _handle_unraisable(ignored: Any) -> None:
+    """Handles exceptions that Python ignores: those in callbacks of weak references, and in finalizers.
+
+    SIGTERM or Ctrl-C during a callback, for example of an import, is raised again 0.1 s later. Errors of
+    files are logged at debug level: each failed save on a full disk would otherwise print a traceback besides
+    the message of the save, until Python exits.
+    """
+    error = ignored.exc_value
+    is_sigterm = isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM
+    if is_sigterm or isinstance(error, KeyboardInterrupt):
+        number = signal.SIGTERM if is_sigterm else signal.SIGINT
+        signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+    elif isinstance(error, OSError | ValueError | RuntimeError):
+        logging.getLogger(__name__).debug("%s", ignored.err_msg, exc_info=error)
+    else:  # a bug
+        sys.__unraisablehook__(ignored)

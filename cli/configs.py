@@ -2,12 +2,14 @@
 
 import argparse
 import ast
+import contextlib
 import dataclasses
+import functools
 import re
 import runpy
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,7 @@ except ModuleNotFoundError as error:
     )
     sys.exit(2)
 
-from cli.commands import Parser
-from nystromformer_jax.support.durable import read_config
+from cli.commands import BOOLS, Parser
 from nystromformer_jax.support.spelling import nearest, split_commas
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -33,9 +34,6 @@ LANGUAGE_CONFIGS = {
     "pretrain": "run_pretrain.py",
 }
 FROM_FOLDER = ("eval", "export", "predict")  # values of --mode that read the config of a run
-_OVERRIDE = re.compile(r"--config\.([^=]*)(?:=(.*))?", re.DOTALL)
-BARE = "\0"  # the text of --config.KEY without a value
-_BOOLS = {BARE: True, "true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
@@ -66,22 +64,16 @@ class Given:
         from reporting.records import label_of
 
         config = with_values(self.sections, values)
-        if "cpu_accumulation" in config["train"]:  # of version 0.2.0
-            raise ValueError(
-                "train.cpu_accumulation was removed: with train.accumulation=0 the program chooses the parts."
-            )
-        if "attention" not in config:
-            raise ValueError("attention: this section is missing from the config.")
-        changes = {key: value for key, value in self.overrides.items() if key not in values}
         file, root = Path(self.path).resolve(), CONFIGS.resolve().parent
         shown = str(file.relative_to(root) if file.is_relative_to(root) else file)
-        options = split_commas(self.argument)
         recipes = [
-            x.removeprefix("recipe=") for x in options if x.startswith(("recipe=", "quirks="))
+            option.removeprefix("recipe=")
+            for option in split_commas(self.argument)
+            if option.startswith(("recipe=", "quirks="))
+            and option not in ("recipe=paper", "quirks=none")
         ]
-        recipes = [recipe for recipe in recipes if recipe not in ("paper", "quirks=none")]
-        is_benchmark = file.parent == CONFIGS.resolve() and file.stem not in LANGUAGE_CONFIGS
-        command = command_of(Path(sys.argv[0]).name, shown, self.argument, {**changes, **values})
+        is_benchmark = file.parent == CONFIGS.resolve() and _program_of(file) == "run_lra.py"
+        command = self.command(Path(sys.argv[0]).name, values, path=shown)
         return {
             **config,
             "label": label_of(config, self.default),
@@ -89,19 +81,15 @@ class Given:
             "command": shlex.join(command),
         }
 
-
-def command_of(program: str, path: str, argument: str, values: Mapping[str, Any]) -> list[str]:
-    """Returns the words of a command; `values` are those of the config by dotted key."""
-    config = f"--config={path}{':' if argument else ''}{argument}"
-    return ["python", program, config, *(f"--config.{key}={x}" for key, x in values.items())]
+    def command(self, program: str, values: Mapping[str, Any], path: str = "") -> list[str]:
+        """Returns the words of the command of a run with other `values`; `path` replaces that of the file."""
+        changed = {key: x for key, x in self.overrides.items() if key not in values} | {**values}
+        config = f"--config={path or self.path}{':' if self.argument else ''}{self.argument}"
+        return ["python", program, config, *(f"--config.{key}={x}" for key, x in changed.items())]
 
 
 def parse(
-    parser: Parser,
-    arguments: Sequence[str] | None,
-    form: str,
-    example: str,
-    is_supported: Callable[[str], bool] = bool,
+    parser: Parser, arguments: Sequence[str] | None, form: str, example: str
 ) -> argparse.Namespace:
     """Adds `--config` and parses all arguments; the attribute `config` is a `Given`, or None.
 
@@ -110,101 +98,112 @@ def parse(
       arguments: The arguments; None for those of the process.
       form: Forms of the value of `--config`, for the help.
       example: A value of `--config`, for messages.
-      is_supported: True for names of config files that the program supports.
 
     Raises:
       ValueError: The config is missing or invalid, or belongs to another program. `--config` may be missing
-        if `--mode` reads the config of the run in `--workdir`.
+        if `--mode` reads the config of the one run in `--workdir`.
     """
     text = f"{form}; --config.SECTION.KEY=VALUE changes a value"
     parser.add_argument("--config", metavar="FILE", help=text)
-    words, texts = _split(sys.argv[1:] if arguments is None else arguments)
+    words, texts = split_dotted(sys.argv[1:] if arguments is None else arguments, "config")
     values = parser.parse_args(words)
-    if values.config is None:
-        for key in texts:
-            raise ValueError(f"--config.{key} needs --config=FILE: pass both or neither.")
-        mode = getattr(values, "mode", "")
-        if mode != "predict" and not (mode in FROM_FOLDER and values.workdir):
-            raise ValueError(f"pass --config={example}, or another file under configs/")
+    if values.config is not None:
+        values.config = read(values.config, texts, parser.prog, example)
         return values
-    values.config = _read(values.config, texts, example, is_supported)
+    for key in texts:
+        raise ValueError(f"--config.{key} needs --config=FILE: pass both or neither.")
+    mode = getattr(values, "mode", "")
+    is_one = getattr(values, "seeds", 1) == 1 and not getattr(values, "search", False)
+    if mode != "predict" and not (mode in FROM_FOLDER and values.workdir and is_one):
+        raise ValueError(f"pass --config={example}, or another file under configs/")
     return values
 
 
-def _split(arguments: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Returns the words without the values of a config, and these values as texts by dotted key.
+def split_dotted(arguments: Iterable[str], prefix: str) -> tuple[list[str], dict[str, str | None]]:
+    """Returns the other words, and the texts of the flags `--PREFIX.KEY=TEXT` or `--PREFIX.KEY TEXT` by key.
 
-    A key without a value is `BARE`, which only a bool allows.
+    The text of a flag without one is None.
     """
     words: list[str] = []
-    texts: dict[str, str] = {}
+    texts: dict[str, str | None] = {}
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
-        if not (match := _OVERRIDE.fullmatch(word)):
+        match = re.fullmatch(rf"--{prefix}\.([^=]*)(?:=(.*))?", word, re.DOTALL)
+        if not match:
             words.append(word)
             continue
         key, text = match.groups()
-        if text is None:  # --config.KEY VALUE, or --config.KEY for true
-            text = rest.pop(0) if rest and not rest[0].startswith("--") else BARE
+        if text is None and rest and not rest[0].startswith("--"):
+            text = rest.pop(0)
         texts[key] = text
     return words, texts
 
 
-def _read(
-    value: str, texts: Mapping[str, str], example: str, is_supported: Callable[[str], bool]
-) -> Given:
-    """Reads the config file, once, and changes its values."""
+def read(value: str, texts: Mapping[str, str | None], program: str, example: str) -> Given:
+    """Reads the config file of `--config=VALUE`, once, and sets the `texts` of values, by dotted key.
+
+    Raises:
+      ValueError: The file does not exist, is invalid or belongs to another program than `program`, or a value
+        is invalid; `example` is a valid `value`.
+    """
     path, colon, argument = value.partition(":")
-    if not Path(path).is_file():
-        known = config_files(is_supported)
+    file = Path(path).resolve()
+    if not file.is_file():
+        known = [
+            f"configs/{one.name}"
+            for one in CONFIGS.glob("[!_]*.py")
+            if program in ("run_plan.py", _program_of(one))
+            and "\ndef get_config(" in one.read_text(encoding="utf-8")
+        ]
         raise ValueError(f"config file not found: {path!r} in {Path.cwd()}{nearest(path, known)}")
-    name, is_own = Path(path).stem, Path(path).resolve().parent == CONFIGS.resolve()
-    if is_own and not is_supported(name):
-        program = LANGUAGE_CONFIGS.get(name, "run_lra.py")
+    is_ours, own_program = file.parent == CONFIGS.resolve(), _program_of(file)
+    if is_ours and program not in ("run_plan.py", own_program):
         raise ValueError(
-            f"{path} is a config of {program}: use that program, or pass a config such as {example}"
+            f"{path} is a config of {own_program}: use that program, or a config such as {example}"
         )
     get_config = load_file(path)
     config = get_config(*([argument] if colon else []))
     sections = config.to_dict()
-    for key in texts:
-        require_settable(key, sections, "--config.", "--config=FILE:ATTENTION")
     if attention := texts.get("attention.name"):
-        parts = [attention]
-        if name in LANGUAGE_CONFIGS:
-            given = split_commas(argument or example.partition(":")[2])
-            kept = [part for part in given if not part.startswith("attention=")]
-            parts = [*kept, f"attention={attention}"]
+        option = attention if _program_of(file) == "run_lra.py" else f"attention={attention}"
         raise ValueError(
             "--config.attention.name changes the name and not the options of the attention: pass"
-            f" --config={path}:{','.join(parts)}"
+            f" {option} and its options after the colon of --config."
         )
-    overrides = {
-        key: set_value(config, key, text, f"--config.{key}{'' if text is BARE else f'={text}'}")
-        for key, text in texts.items()
-    }
-    own = {**sections.get("attention", {}), "name": ""}
+    overrides = {key: _set_value(config, key, text) for key, text in texts.items()}
+    own = {**sections["attention"], "name": ""}
     kept = [option for option in split_commas(argument) if option.partition("=")[0] not in own]
     default = get_config(*([",".join(kept)] if kept != [""] else [])).to_dict()
     return Given(path, argument, config.to_dict(), default, overrides)
 
 
-def set_value(config: ConfigDict, key: str, text: str, flag: str) -> Any:
+def _program_of(file: Path) -> str:
+    """Returns the program that runs a file of configs/."""
+    return LANGUAGE_CONFIGS.get(file.stem, "run_lra.py")
+
+
+def _set_value(config: ConfigDict, key: str, text: str | None) -> Any:
     """Sets a value of a config by its text; returns the value.
 
     Raises:
-      ValueError: The text is not of the type of the current value; `flag` names it in the message.
+      ValueError: The key is unknown or a section, or the text is not of the type of the current value.
     """
+    flag, keys = f"--config.{key}", _keys_of(config.to_dict())
+    if key not in keys:
+        raise ValueError(f"unknown config key {flag}{nearest(key, keys)}")
     section, _, name = key.partition(".")
+    if not name:
+        example = next((one for one in keys if one.startswith(f"{key}.")), f"{key}.KEY")
+        raise ValueError(f"{flag} is a section: set each value, such as --config.{example}=VALUE.")
     old = config[section][name]
-    if text is BARE and not isinstance(old, bool):
+    if text is None and not isinstance(old, bool):
         raise ValueError(f"{flag} needs a value: {flag}=VALUE")
     try:
-        config.update_from_flattened_dict({key: _value(text, old)})
+        config.update_from_flattened_dict({key: True if text is None else _value(text, old)})
     except (TypeError, ValueError):
         kind = _KINDS.get(type(old), f"a {type(old).__name__}")
-        raise ValueError(f"{flag} is invalid: {key} needs {kind}.") from None
+        raise ValueError(f"{flag}={text} is invalid: {key} needs {kind}.") from None
     return config.to_dict()[section][name]
 
 
@@ -213,7 +212,7 @@ def _value(text: str, old: Any) -> Any:
     if isinstance(old, str):
         return text
     if isinstance(old, bool):
-        return _BOOLS.get(text.lower(), text)
+        return BOOLS.get(text.lower(), text)
     try:
         value = ast.literal_eval(text)
     except (SyntaxError, ValueError):
@@ -223,29 +222,12 @@ def _value(text: str, old: Any) -> Any:
     return (value,) if isinstance(old, tuple) and not isinstance(value, tuple | list) else value
 
 
-def require_settable(key: str, sections: Mapping[str, Any], flag: str, attention: str) -> None:
-    """Raises ValueError unless `flag`, followed by a key of a config and a value, can set the key.
-
-    `attention` is the flag that takes the attention and its options, for a message.
-    """
-    keys = keys_of(sections)
-    if key not in keys:
-        raise ValueError(f"unknown config key {flag}{key}{nearest(key, keys)}")
-    value: Any = sections
-    for name in key.split("."):
-        value = value[name]
-    if isinstance(value, dict):
-        example = next((one for one in keys if one.startswith(f"{key}.")), f"{key}.KEY")
-        raise ValueError(
-            f"{flag}{key} is a section: set each value, such as {flag}{example}=VALUE."
-        )
-    if value is None:  # the type of a value is that of the default
-        raise ValueError(
-            f"{flag}{key} cannot be set, because its default is None. Pass it after the attention:"
-            f" {attention},{name}=VALUE."
-        )
+def _keys_of(sections: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """Returns the names of the sections, and the dotted keys of their values."""
+    return [*sections, *(f"{name}.{key}" for name, own in sections.items() for key in own)]
 
 
+@functools.cache  # a sweep reads a file for each of its settings
 def load_file(path: str) -> Callable[..., ConfigDict]:
     """Executes a config file; returns its `get_config`, whose results are validated.
 
@@ -253,84 +235,34 @@ def load_file(path: str) -> Callable[..., ConfigDict]:
       ValueError: The file has no function `get_config`; later, that it failed or did not return sections.
       ImportError: A module of the file or of its attention cannot be imported.
     """
-    functions = _named(path, lambda: runpy.run_path(path))
+    with _naming(path):
+        functions = runpy.run_path(path)
     if "get_config" not in functions:
         raise ValueError(f"{path}: a config file needs the function get_config.")
 
     def get_config(*argument: str) -> ConfigDict:
-        config = _named(path, lambda: functions["get_config"](*argument))
+        with _naming(path):
+            config = functions["get_config"](*argument)
         if not isinstance(config, ConfigDict):
-            raise ValueError(
-                f"get_config in {path} must return a ConfigDict, not a {type(config).__name__}."
-            )
-        for name, section in config.items():
-            if not isinstance(section, ConfigDict):
-                raise ValueError(
-                    f"{path}: {name} must be a section (a ConfigDict), not {section!r}."
-                )
+            raise ValueError(f"{path}: get_config must return a ConfigDict, not {config!r:.50}.")
+        for name in ("data", "attention", "train", *config):
+            if not isinstance(section := config.get(name), ConfigDict):
+                raise ValueError(f"{path}: {name} must be a ConfigDict, not {section!r:.50}.")
         return config
 
     return get_config
 
 
-def _named(path: str, run: Callable[[], Any]) -> Any:
-    """Runs a user's code; its errors name the file."""
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Names the file in errors of a user's code, which may raise anything."""
     try:
-        return run()
+        yield
     except ImportError:
         raise
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    except Exception as error:  # a user's file may raise anything
-        raise ValueError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
-
-
-def config_files(is_supported: Callable[[str], bool]) -> list[str]:
-    """Returns the paths `configs/NAME.py` of the config files with `is_supported(NAME)`."""
-    return [
-        f"configs/{file.name}"
-        for file in CONFIGS.glob("[!_]*.py")
-        if is_supported(file.stem) and "\ndef get_config(" in file.read_text(encoding="utf-8")
-    ]
-
-
-def keys_of(config: Mapping[str, object], prefix: str = "") -> list[str]:
-    """Returns all dotted keys of a config, including sections."""
-    keys = []
-    for name, value in config.items():
-        keys.append(prefix + name)
-        if isinstance(value, dict):
-            keys += keys_of(value, f"{prefix}{name}.")
-    return keys
-
-
-def config_of_run(folder: Path, given: Given | None, mode: str) -> dict[str, Any]:
-    """Returns the config of the run in `folder`, changed by the values of the command line.
-
-    Raises:
-      ValueError: The folder has no config, or `--config` has another task or attention.
-    """
-    file = folder / "config.json"
-    if not file.is_file():
-        raise ValueError(
-            f"--mode={mode} needs a finished run, and {file} does not exist: pass the run's --workdir."
-        )
-    own = read_config(folder)
-    if given is None:
-        return own
-    if (here := _subject(given.sections)) != (there := _subject(own)):
-        raise ValueError(
-            f"{folder} contains a run of {there}, but --config is for {here}: leave --config out, or pass"
-            " the run's own."
-        )
-    return with_values(own, given.overrides)
-
-
-def _subject(config: Any) -> str:
-    """Returns a text with the task and the attention of a config, for messages."""
-    task = (config.get("data") or {}).get("task", "pretraining")
-    attention = (config.get("attention") or {}).get("name")
-    return f"{task} with {attention} attention"
+    except Exception as error:
+        kind = "" if isinstance(error, ValueError) else f" cannot be loaded: {type(error).__name__}"
+        raise ValueError(f"{path}{kind}: {error}") from error
 
 
 def with_values(config: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -342,16 +274,10 @@ def with_values(config: dict[str, Any], values: Mapping[str, Any]) -> dict[str, 
 
 
 def first_seed(sections: Mapping[str, Any]) -> int:
-    """Returns `train.seed` of a config that is not validated yet; by default that of `TrainConfig`.
-
-    Raises:
-      ValueError: The section is missing, or the seed is not a whole number.
-    """
+    """Returns `train.seed` of a config, by default that of `TrainConfig`; ValueError unless it is an int."""
     from nystromformer_jax.training.config import TrainConfig  # needs the extra `lra`
 
-    if "train" not in sections:
-        raise ValueError("train: this section is missing from the config.")
     seed = sections["train"].get("seed", TrainConfig.seed)
-    if not isinstance(seed, int) or isinstance(seed, bool):
+    if type(seed) is not int:
         raise ValueError(f"train.seed: needs an int, got {seed!r} ({type(seed).__name__}).")
     return seed

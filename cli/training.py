@@ -4,12 +4,11 @@ Flags are validated before jax is loaded.
 """
 
 import argparse
-import contextlib
 import logging
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from cli.configs import Given, first_seed
 CHECKED = "Config is valid; no data loaded, nothing trained."
 EVAL = "evaluates a finished run's best checkpoint, and needs only --workdir, which has its config"
 CHECK = "only validates the config"
+EVERYTHING = "Everything is in {folder}."
+MODES = {"train": "trains, or resumes a run", "eval": EVAL, "check": CHECK}
 
 
 def parser_of(program: str, description: str | None, modes: Mapping[str, str]) -> commands.Parser:
@@ -45,30 +46,6 @@ def add_seeds(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=commands.number(int, 1, 1000), default=1, help=text)
 
 
-def require_config(flags: argparse.Namespace) -> None:
-    """Raises ValueError if several runs are asked for without `--config`."""
-    if flags.config is None:
-        raise ValueError("--seeds and --search need --config.")
-
-
-def run_to_end(program: str, act: Callable[[], int]) -> int:
-    """Runs `act` as `commands.run_to_end` does; errors in callbacks are logged at debug level.
-
-    Such errors, for example of a save on a full disk, would each print a traceback besides the one-line
-    message of the save, until Python exits.
-    """
-    printed = sys.unraisablehook
-
-    def log(ignored: Any) -> None:
-        if isinstance(ignored.exc_value, OSError | ValueError | RuntimeError):
-            logging.getLogger(__name__).debug("%s", ignored.err_msg, exc_info=ignored.exc_value)
-        else:  # a bug
-            printed(ignored)
-
-    sys.unraisablehook = log
-    return commands.run_to_end(program, act)
-
-
 def hosts_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Returns the flags of multi-process runs."""
     names = ("distributed", "coordinator", "num_processes", "process_id")
@@ -84,6 +61,51 @@ def initialize(flags: argparse.Namespace) -> None:
     start_logging(quiet=not training.is_primary())
 
 
+def run(
+    flags: argparse.Namespace,
+    trainer: Any,
+    load: Callable[[Any], Any],
+    make_spec: Callable[[Any], Any],
+    where: str = EVERYTHING,
+    **options: bool,
+) -> int:
+    """Trains, evaluates or validates the run of the flags after `initialize`; returns the exit code.
+
+    Args:
+      flags: Parsed flags.
+      trainer: Module with `PATHS`, `prepare`, `train`, `evaluate_checkpoint` and `describe_result`.
+      load: Returns the data of a prepared run.
+      make_spec: Returns its `TrainSpec`, for --mode=check.
+      where: Sentence about the folder.
+      **options: Keyword arguments of `train` and `evaluate_checkpoint`.
+    """
+    from dataprep import cache
+    from nystromformer_jax import training
+
+    folder = folder_of_run(flags.workdir, flags.config)
+    prepared = trainer.prepare(read_config(flags.config, folder, flags.mode))
+    if flags.mode == "check":
+        training.warn_if_too_large(make_spec(prepared))
+        if training.is_primary():
+            print(CHECKED)
+        return 0
+    evaluates = flags.mode == "eval"
+    training.check_folder(folder, prepared.config, paths=trainer.PATHS, finished=evaluates)
+    training.enable_compilation_cache(cache.cache_dir() / "xla")
+    with training.sync_errors():
+        data = load(prepared)
+    act = trainer.evaluate_checkpoint if evaluates else trainer.train
+    return run_one(
+        folder,
+        prepared,
+        lambda workdir: act(prepared, data, workdir, **options),
+        trainer.describe_result,
+        paths=trainer.PATHS,
+        evaluates=evaluates,
+        where=where,
+    )
+
+
 def run_one(
     folder: Path,
     run: Any,
@@ -92,7 +114,7 @@ def run_one(
     *,
     paths: Iterable[str],
     evaluates: bool,
-    where: str | None = None,
+    where: str = EVERYTHING,
 ) -> int:
     """Trains, evaluates or exports a run and prints a sentence about it; returns the exit code.
 
@@ -100,20 +122,34 @@ def run_one(
     the folder. `paths` are dotted keys of locations, which may change when a run is resumed. If `evaluates`
     is True, the run must be finished, and its folder is only read.
     """
+    import jax
+
     from nystromformer_jax import training
+    from nystromformer_jax.training.errors import is_out_of_memory
 
     with (
         training.detect_lost_process(),
         training.Workdir(folder, run.config, paths=paths, read_only=evaluates) as workdir,
-        memory_advice(evaluates=evaluates),
     ):
         had_finished = workdir.result is not None and not evaluates
-        result = act(workdir)
-    end = f"Everything is in {folder}." if where is None else where
+        try:
+            result = act(workdir)
+        except jax.errors.JaxRuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            advice = (
+                "split batches with --config.train.accumulation=PARTS, in another --workdir if the run has"
+                " begun. run_plan.py prints how many parts fit."
+            )
+            if evaluates:
+                advice = "pass a smaller --config.eval.batch_size, together with --config."
+            reason = f"{str(error).splitlines()[0]:.200}"
+            message = f"The memory of the device is too small ({reason}): {advice}"
+            raise ValueError(message) from error
     if had_finished:
-        end = f"It had finished before; nothing was trained. See {folder}."
+        where = "It had finished before; nothing was trained. See {folder}."
     if training.is_primary():
-        print(f"{describe_result(result)} {end}".rstrip(), flush=True)
+        print(f"{describe_result(result)} {where.format(folder=folder)}".rstrip(), flush=True)
     return 0
 
 
@@ -148,53 +184,51 @@ def run_jobs(
             "--seeds and --search start one run after the other, on this machine and with --mode=train: give"
             " other modes and several hosts the command of one run, and its --workdir."
         )
-    own = []
-    for run_folder, values in settings.items():
-        words = configs.command_of(
-            sys.argv[0], given.path, given.argument, {**given.overrides, **values}
+    own = [
+        jobs.Job(
+            folder,
+            (*given.command(sys.argv[0], values), *flags_of_all, f"--workdir={run_folder}"),
         )
-        own.append(jobs.Job((*words, *flags_of_all, f"--workdir={run_folder}")))
+        for run_folder, values in settings.items()
+    ]
     first = [sys.executable, *own[0].command[1:], "--mode=check"]
     quiet = None if flags.mode == "check" else subprocess.DEVNULL
     code = subprocess.run(first, stdout=quiet, check=False).returncode
     if code or flags.mode == "check":
         return code
     jobs.write_jobs(folder, own)
-    return runner.run_all(folder, own, [{}], Path(sys.argv[0]).name, chooses=chooses)
-
-
-@contextlib.contextmanager
-def memory_advice(*, evaluates: bool) -> Iterator[None]:
-    """Converts an error about too little memory to a ValueError that says what to change."""
-    import jax
-
-    from nystromformer_jax.training.errors import is_out_of_memory
-
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        advice = (
-            "split batches with --config.train.accumulation=PARTS, in another --workdir if the run has"
-            " begun. run_plan.py prints how many parts fit."
-        )
-        if evaluates:
-            advice = "pass a smaller --config.eval.batch_size, together with --config."
-        raise ValueError(
-            f"The memory of the device is too small ({str(error).splitlines()[0]:.200}): {advice}"
-        ) from error
+    return runner.run_all(folder, own, None, Path(sys.argv[0]).name, chooses=chooses)
 
 
 def read_config(given: Given | None, folder: Path, mode: str) -> dict[str, Any]:
-    """Returns the config of the run in `folder`: for a finished run its own, otherwise that of `--config`."""
-    from nystromformer_jax import training
+    """Returns the config of the run in `folder`, whose own is needed for the modes of finished runs.
 
-    if given is None or mode in configs.FROM_FOLDER:
-        return configs.config_of_run(folder, given, mode)
-    return training.keep_accumulation(
-        given.record({"train.seed": first_seed(given.sections)}), folder
-    )
+    Raises:
+      ValueError: The folder has no config, or `--config` has another task or attention.
+    """
+    from nystromformer_jax import training
+    from nystromformer_jax.support import durable
+
+    if given is not None and mode not in configs.FROM_FOLDER:
+        record = given.record({"train.seed": first_seed(given.sections)})
+        return training.keep_accumulation(record, folder)
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ValueError(
+            f"--mode={mode} needs a finished run, and {file} does not exist: pass the run's --workdir."
+        )
+    own = durable.read_config(folder)
+    if given is None:
+        return own
+    if (here := _subject(given.sections)) != (there := _subject(own)):
+        raise ValueError(f"{folder} is a run of {there}, but --config is for {here}: leave it out.")
+    return configs.with_values(own, given.overrides)
+
+
+def _subject(config: Any) -> str:
+    """Returns a text with the task and the attention of a config, for messages."""
+    task = (config.get("data") or {}).get("task", "pretraining")
+    return f"{task} with {(config.get('attention') or {}).get('name')} attention"
 
 
 def start_logging(*, quiet: bool = False) -> None:
@@ -226,12 +260,18 @@ def seeds_of(workdir: str | None, given: Given, count: int) -> dict[Path, dict[s
 def run_folder(workdir: str | None, given: Given | None, suffix: str, *, alone: bool) -> Path:
     """Returns the run folder: `--workdir`, with a suffix unless `alone`; or the default with the suffix.
 
+    The default is `runs/<config file>-<argument>`, with special characters of the argument replaced.
+
     Raises:
       ValueError: The user of `~user` does not exist, or the folder has no name.
     """
     from dataprep.cache import user_path  # imported late, because it loads numpy
 
-    folder = user_path(workdir or default_folder(given))
+    default = "runs"
+    if given is not None:
+        slug = re.sub(r"[^A-Za-z0-9]+", "-", given.argument).strip("-")
+        default = f"runs/{Path(given.path).stem}-{slug}".removesuffix("-")
+    folder = user_path(workdir or default)
     if workdir and alone:
         return folder
     if folder.name in ("", ".."):
@@ -240,11 +280,3 @@ def run_folder(workdir: str | None, given: Given | None, suffix: str, *, alone: 
             f" {folder / 'run'}."
         )
     return folder.with_name(f"{folder.name}{suffix}")
-
-
-def default_folder(given: Given | None) -> str:
-    """Returns `runs/<config file>-<argument>`, with special characters of the argument replaced."""
-    if given is None:
-        return "runs"
-    slug = re.sub(r"[^A-Za-z0-9]+", "-", given.argument).strip("-")
-    return f"runs/{Path(given.path).stem}{'-' + slug if slug else ''}"

@@ -6,41 +6,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.jobs import Job, read_jobs
-from launch.runner import Queue, environments
+from launch.jobs import Job
+from launch.runner import Queue
 from nystromformer_jax.support.durable import read_json, write_json
 
 DEFAULTS = {"name": "sweep", "timeout_min": 24 * 60}
 MAX_TIMEOUTS = 1000  # a job that reaches its time limit is requeued and resumes
 
 
-class Batch:
-    """Runs a few jobs at once on a node; submitit requeues it at its time limit."""
-
-    def __init__(self, folder: Path, workers: int) -> None:
-        self.folder, self.workers = folder, workers
-        self._queue: Queue | None = None
-
-    def __call__(self, jobs: Sequence[Job]) -> int:
-        """Runs the jobs that are not finished; returns the exit code of `Queue.run`."""
-        self._queue = Queue(self.folder, read_jobs(self.folder), environments(self.workers))
-        return self._queue.run(jobs)
-
-    def checkpoint(self, jobs: Sequence[Job]) -> Any:
-        """Stops the runs, which save, before submitit requeues the batch."""
-        import submitit
-
-        if self._queue is not None:
-            self._queue.stop()
-        return submitit.helpers.DelayedSubmission(Batch(self.folder, self.workers), jobs)
-
-
 def submit(
-    folder: Path, todo: Sequence[Job], cluster: str, workers: int, parameters: Mapping[str, str]
+    folder: Path,
+    todo: Sequence[Job],
+    cluster: str,
+    workers: int,
+    parameters: Mapping[str, str | None],
 ) -> str:
     """Submits jobs, `workers` per array task; returns a sentence. Queued jobs are not submitted again.
 
-    `parameters` are keyword arguments of `submitit.AutoExecutor.update_parameters`.
+    `parameters` are keyword arguments of `submitit.AutoExecutor.update_parameters`, as JSON or as strings;
+    None is true.
 
     Raises:
       ValueError: submitit is not installed, or the cluster or a parameter is invalid.
@@ -68,7 +52,7 @@ def submit(
         )
         size = max(1, workers)
         batches = [todo[i : i + size] for i in range(0, len(todo), size)]
-        tasks = executor.map_array(Batch(folder, workers), batches)
+        tasks = executor.map_array(Queue(folder, workers), batches)
     except (AssertionError, NameError, RuntimeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise ValueError(f"--submit={cluster}: {reason}") from None
@@ -78,9 +62,9 @@ def submit(
     return f"Jobs submitted: {len(todo)}, as the tasks {', '.join(x.job_id for x in tasks)}."
 
 
-def _value(text: str) -> Any:
+def _value(text: str | None) -> Any:
     """Parses a JSON value; other text stays a string."""
     try:
-        return json.loads(text)
+        return True if text is None else json.loads(text)
     except ValueError:
         return text

@@ -5,15 +5,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launch.jobs import NO_TEST, Job
+from launch.jobs import NO_TEST, Job, require_unique
 from nystromformer_jax.support.spelling import split_commas
 
 FROM_FILES = ("text", "retrieval", "image")  # tasks whose data are not generated
-
-
-def split_list(text: str) -> list[str]:
-    """Returns the items of `split_commas` without white space around them, and without empty items."""
-    return [item.strip() for item in split_commas(text) if item.strip()]
 
 
 def split_names(text: str) -> list[str]:
@@ -22,15 +17,13 @@ def split_names(text: str) -> list[str]:
     `nystrom,num_landmarks=32,softmax` has the items `nystrom,num_landmarks=32` and `softmax`.
     """
     items: list[str] = []
-    for item in split_list(text):
+    for item in _split(text):
         if "=" not in item:
             items.append(item)
         elif items:
             items[-1] += f",{item}"
         else:
-            raise ValueError(
-                f"{item} is an option: put it after the name of a task or an attention."
-            )
+            raise ValueError(f"{item} is an option: put it after a task or an attention.")
     return items
 
 
@@ -38,16 +31,21 @@ def split_values(texts: Sequence[str]) -> dict[str, list[str]]:
     """Parses the values of `--set`: `KEY=VALUE[,VALUE …]`."""
     values: dict[str, list[str]] = {}
     for text in texts:
-        key, equals, items = text.partition("=")
-        if not (equals and split_list(items)):
+        key, _, items = text.partition("=")
+        if not _split(items):
             raise ValueError(f"--set needs KEY=VALUE[,VALUE …], got {text!r}.")
         flags = {"train.seed": "--seeds", "attention.name": "--attentions", "data.task": "--tasks"}
-        instead = flags.get(key)
-        if key in values or instead:
-            reason = f"pass {instead} instead" if instead else "pass all its values at once"
-            raise ValueError(f"--set={key} is invalid: {reason}.")
-        values[key] = split_list(items)
+        if key in flags:
+            raise ValueError(f"--set={key} is invalid: pass {flags[key]} instead.")
+        if key in values:
+            raise ValueError(f"--set={key} is invalid: pass all its values at once.")
+        values[key] = _split(items)
     return values
+
+
+def _split(text: str) -> list[str]:
+    """Splits at commas outside brackets, without empty items."""
+    return [item.strip() for item in split_commas(text) if item.strip()]
 
 
 def expand(
@@ -63,40 +61,35 @@ def expand(
     test set. `data_dir` is passed to the tasks of `FROM_FILES`.
 
     Raises:
-      ValueError: No task takes `data_dir`, or `values` has it, too.
+      ValueError: No task takes `data_dir`, `values` has it, too, or two jobs have the same name.
     """
-    tasks = {Path(config.partition(":")[0]).stem for config in configs}
-    if data_dir and tasks.isdisjoint(FROM_FILES):
-        raise ValueError(
-            f"--data_dir is for {', '.join(FROM_FILES)}: pass --set=data.dir={data_dir} for other tasks."
-        )
+    tasks = [Path(config.partition(":")[0]).stem for config in configs]
+    if data_dir and {*tasks}.isdisjoint(FROM_FILES):
+        raise ValueError(f"These tasks do not need --data_dir: pass --set=data.dir={data_dir}.")
     if data_dir and "data.dir" in values:
-        raise ValueError(
-            "--data_dir and --set=data.dir are two values of one key: pass one of them."
-        )
+        raise ValueError("--data_dir and --set=data.dir are two values of one key.")
     jobs = []
-    settings = list(itertools.product(*values.values()))
-    for config, setting, seed in itertools.product(configs, settings, range(seeds)):
-        task = Path(config.partition(":")[0]).stem
-        given = dict(zip(values, setting, strict=True))
+    settings = [
+        dict(zip(values, items, strict=True)) for items in itertools.product(*values.values())
+    ]
+    for (task, config), setting, seed in itertools.product(
+        zip(tasks, configs, strict=True), settings, range(seeds)
+    ):
         varied = [
             f"{key.rpartition('.')[2]}={item}"
-            for key, item in given.items()
+            for key, item in setting.items()
             if len(values[key]) > 1
         ]
         words = "-".join([f"{task}-{config.partition(':')[2]}", *varied, f"seed{seed}"])
         name = re.sub(r"[^\w.=-]+", "-", words)
-        if data_dir and task in FROM_FILES:
-            given = {"data.dir": data_dir, **given}
-        jobs.append(
-            Job(
-                (
-                    *("python", "run_lra.py", f"--config={config}"),
-                    *(f"--config.{key}={item}" for key, item in given.items()),
-                    f"--config.train.seed={seed}",
-                    *([NO_TEST] if len(settings) > 1 else []),
-                    f"--workdir={folder / name}",
-                )
-            )
+        data = {"data.dir": data_dir} if data_dir and task in FROM_FILES else {}
+        command = (
+            *("python", "run_lra.py", f"--config={config}"),
+            *(f"--config.{key}={item}" for key, item in {**data, **setting}.items()),
+            f"--config.train.seed={seed}",
+            *([NO_TEST] if len(settings) > 1 else []),
+            f"--workdir={folder / name}",
         )
+        jobs.append(Job(folder, command))
+    require_unique(jobs, "The grid")
     return jobs

@@ -13,8 +13,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO
 
 POLL_SECONDS = 0.1
@@ -57,22 +57,13 @@ def main(arguments: list[str]) -> int:
         )
         for number in range(count)
     ]
-    for number, process in enumerate(processes):
-        _print(f"[{number}] started as process {process.pid}\n")
     codes: list[int] = []  # exit codes, in the order in which the processes end
-    threads = [
-        threading.Thread(target=target, args=arguments)
-        for number, process in enumerate(processes)
-        for target, arguments in (
-            (_print_lines, (number, process.stdout)),
-            (lambda process: codes.append(process.wait()), (process,)),
-        )
-    ]
-    for thread in threads:
-        thread.start()
-    code = _wait(processes, codes, signals)
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2 * count) as pool:
+        for number, process in enumerate(processes):
+            _print(f"[{number}] started as process {process.pid}\n")
+            pool.submit(_print_lines, number, process.stdout)
+            pool.submit(lambda process: codes.append(process.wait()), process)
+        code = _wait(processes, codes, signals)
     # As in a shell, the exit code of a process killed by a signal is 128 plus the signal.
     return code if code >= 0 else 128 - code
 

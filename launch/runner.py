@@ -7,181 +7,165 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from cli.commands import message_of
-from launch.jobs import Job, due_tests, is_diverged, read_jobs, unfinished
-from launch.log import STOPPED, failure, open_log, write_exit_code
-from launch.status import best_of, log_of, state_of, table
+from launch.jobs import MARK, Job, due_tests, read_jobs, unfinished
+from launch.status import best_of, table
 
 POLL_SECONDS = 0.1
+LOCKED_SECONDS = 0.5  # between two looks at jobs of another sweep, which read all results
+NOT_STARTED = 127  # exit code of a command that does not exist, as in a shell
 
 
-class _Running(NamedTuple):
+class _Run(NamedTuple):
     job: Job
+    environment: Mapping[str, str]
     process: subprocess.Popen[bytes]
     log: IO[bytes]
+    output: IO[bytes]  # the log, read as far as it is printed
 
 
 class Queue:
-    """Runs the `jobs` of `folder`: one at a time in each of the `workers`, which are environment variables.
+    """Runs jobs of the sweep in a folder, as a function of its jobs that submitit can also call on a node.
 
-    A single worker's output is also printed. The first SIGTERM or Ctrl-C is forwarded to all runs, which save
-    and end; the second kills them.
+    The first SIGTERM or Ctrl-C is forwarded to all runs, which save and end; the second kills them. A single
+    worker's output is also printed. `workers` are those of `environments`.
     """
 
-    def __init__(
-        self, folder: Path, jobs: Sequence[Job], workers: Sequence[Mapping[str, str]]
-    ) -> None:
-        self._folder, self._jobs, self._workers = folder, jobs, workers
-        self._running: dict[int, _Running] = {}  # by worker
-        self._all_done = True
-        self._untested: set[str] = set()  # configs with an unreadable result
-        self._signals: list[int] = []
-        self._printed = 0  # bytes of the single worker's log
+    def __init__(self, folder: Path, workers: int | None) -> None:
+        self._folder, self._workers = folder, workers
+        self._jobs: list[Job] = []
+        self._tried: set[Job] = set()
+        self._runs: list[_Run] = []
+        self._free: list[Mapping[str, str]] = []  # environments of the workers without a run
 
-    def run(self, todo: Sequence[Job]) -> int:
+    def __call__(self, todo: Sequence[Job]) -> int:
         """Runs the jobs, then `due_tests`; a failure does not stop the others.
 
         Returns:
           0 if all are done or diverged, 1 if any failed or was stopped, and 128 plus the signal's number if a
           signal stopped the queue.
         """
-        waiting = deque(dict.fromkeys([*todo, *self._due_tests()]))
-        known = set(waiting)
-        handlers = {number: signal.signal(number, self._on_signal) for number in _STOP}
+        self._free = environments(self._workers)
+        signals: list[int] = []
+        num_sent = 0
+        handlers = {
+            stop: signal.signal(stop, lambda number, frame: signals.append(number))
+            for stop in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
-            while self._running or (waiting and not self._signals):
-                num_waiting = len(waiting)
-                for worker in range(len(self._workers)):
-                    if worker not in self._running and not self._signals:
-                        self._start_next(worker, waiting)
-                time.sleep(POLL_SECONDS)
-                self._print_output()
-                # A job that does not wait any more was started here or finished by another process.
-                if self._collect() or len(waiting) < num_waiting:
-                    new = [job for job in self._due_tests() if job not in known]
-                    waiting.extend(new)
-                    known.update(new)
+            look = True  # for jobs to start
+            while self._runs or (look and not signals):
+                if look and not signals:
+                    look = self._start_some(todo)
+                time.sleep(LOCKED_SECONDS if look else POLL_SECONDS)
+                if num_sent < min(len(signals), 2):
+                    self._send((signal.SIGTERM, signal.SIGKILL)[num_sent])
+                    num_sent += 1
+                look |= self._collect()
         finally:
-            self.stop()
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        return 128 + self._signals[0] if self._signals else int(not self._all_done)
+            self._stop()
+            for stop, handler in handlers.items():
+                signal.signal(stop, handler)
+        if signals:
+            return 128 + signals[0]
+        return int(not all(job.is_finished for job in self._tried))
 
-    def stop(self) -> None:
+    def checkpoint(self, todo: Sequence[Job]) -> Any:
+        """Stops the runs, which save, before submitit requeues the jobs at the time limit of their task."""
+        import submitit
+
+        self._stop()
+        return submitit.helpers.DelayedSubmission(Queue(self._folder, self._workers), todo)
+
+    def _start_some(self, todo: Sequence[Job]) -> bool:
+        """Starts jobs on the free workers; returns True if another process has or had one of the others."""
+        with contextlib.suppress(OSError, ValueError):  # the file is being edited
+            self._jobs = read_jobs(self._folder)  # another sweep may have added values
+        is_elsewhere = False
+        for job in dict.fromkeys([*todo, *due_tests(self._jobs)]):
+            if job in self._tried or not self._free:
+                continue
+            try:
+                log = job.open_log()
+            except OSError as error:
+                self._tried.add(job)
+                _print(f"{job.name}: failed: {message_of(error)}")
+                continue
+            if log is None:
+                is_elsewhere = True
+                continue
+            self._tried.add(job)
+            if job.is_finished:  # by the other process
+                is_elsewhere = True
+                log.close()
+            else:
+                self._start(job, log)
+        return is_elsewhere
+
+    def _start(self, job: Job, log: IO[bytes]) -> None:
+        _print(f"{job.name}: started")
+        output = job.log.open("rb")
+        output.seek(0, os.SEEK_END)
+        program, *arguments = job.command
+        try:
+            process = subprocess.Popen(
+                [sys.executable if program == "python" else program, *arguments],
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._free[0]},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a terminal's Ctrl-C reaches only the sweep, which forwards it
+            )
+        except OSError as error:
+            _end(job, log, NOT_STARTED, message_of(error))
+        else:
+            self._runs.append(_Run(job, self._free.pop(0), process, log, output))
+
+    def _send(self, number: int) -> None:
+        for run in self._runs:
+            run.process.send_signal(number)
+
+    def _stop(self) -> None:
         """Sends SIGTERM to all runs and waits until they have saved and ended."""
-        for running in self._running.values():
-            running.process.terminate()
-        while self._running:
+        self._send(signal.SIGTERM)
+        while self._runs:
             time.sleep(POLL_SECONDS)
             self._collect()
 
-    def _due_tests(self) -> list[Job]:
-        """Returns `due_tests`, also with the values that another sweep has added to the file."""
-        with contextlib.suppress(OSError, ValueError):  # no file, or one that is being edited
-            self._jobs = read_jobs(self._folder)
-        due = []
-        for config in dict.fromkeys(job.config for job in self._jobs):
-            try:
-                due += due_tests([job for job in self._jobs if job.config == config])
-            except (OSError, ValueError) as error:  # an invalid result, perhaps of another queue
-                if config not in self._untested:
-                    _print(f"The test set of {config} is not evaluated: {message_of(error)}")
-                self._untested.add(config)
-                self._all_done = False
-        return due
-
-    def _on_signal(self, number: int, frame: object) -> None:
-        self._signals.append(number)
-        for running in self._running.values():
-            running.process.send_signal(
-                signal.SIGTERM if len(self._signals) == 1 else signal.SIGKILL
-            )
-
-    def _start_next(self, worker: int, waiting: deque[Job]) -> None:
-        """Starts the first waiting job that no other process runs."""
-        for _ in range(len(waiting)):
-            job, log = waiting.popleft(), None
-            try:
-                log = open_log(log_of(self._folder, job))
-                if log is None:
-                    waiting.append(job)
-                elif not job.is_finished:  # by another sweep, while this one waited
-                    process = self._launch(worker, job, log)
-                    self._running[worker] = _Running(job, process, log)
-                    if self._signals:  # received while the process was started
-                        process.terminate()
-                    return
-            except (OSError, ValueError) as error:
-                self._end(job, f"failed: {message_of(error)}")
-            if log is not None:
-                log.close()
-
-    def _launch(self, worker: int, job: Job, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        program, *arguments = job.command
-        _say(job, "started")
-        self._printed = log.tell()
-        return subprocess.Popen(
-            [sys.executable if program == "python" else program, *arguments],
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **self._workers[worker]},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a terminal's Ctrl-C reaches only the sweep, which forwards it
-        )
-
     def _collect(self) -> bool:
-        """Records the runs that have ended; returns True if there are any."""
-        ended = [(worker, r) for worker, r in self._running.items() if r.process.poll() is not None]
-        for worker, (job, process, log) in ended:
-            code, error = process.returncode, None
-            self._print_output(is_end=True)
-            del self._running[worker]
-            try:
-                write_exit_code(log, code)
-            except OSError as full:
-                error = f"{log.name} cannot be written ({full.strerror}): free some space, then start again"
-            log.close()
-            try:
-                result = job.result
-                if job.is_finished and (code == 0 or (result and is_diverged(result))):
-                    _say(job, " ".join(state_of(self._folder, job)[:2]))
-                elif code in STOPPED:
-                    self._end(job, "stopped; the same command resumes it")
-                else:
-                    error = error or failure(log_of(self._folder, job))
-                    self._end(job, f"failed: {error or 'ended without a result'}")
-            except (OSError, ValueError) as unreadable:
-                self._end(job, f"failed: {message_of(unreadable)}")
+        """Prints the output of a single worker and records ended runs; returns True if there are any."""
+        is_single = len(self._runs) + len(self._free) == 1
+        ended = [run for run in self._runs if run.process.poll() is not None]
+        for run in self._runs if is_single else ():
+            new = run.output.read()
+            size = len(new) if ended else new.rfind(b"\n") + 1  # whole lines until the end
+            run.output.seek(size - len(new), os.SEEK_CUR)
+            if size:
+                _print(new[:size].decode(errors="replace").removesuffix("\n"))
+        for run in ended:
+            self._runs.remove(run)
+            self._free.append(run.environment)
+            run.output.close()
+            _end(run.job, run.log, run.process.returncode)
         return bool(ended)
 
-    def _print_output(self, *, is_end: bool = False) -> None:
-        """Prints the new whole lines of the single worker's log, or at its end all that is new."""
-        if len(self._workers) > 1:
-            return
-        for running in self._running.values():
-            with Path(running.log.name).open("rb") as log:
-                log.seek(self._printed)
-                new = log.read()
-            if not is_end:
-                new = new[: new.rfind(b"\n") + 1]
-            self._printed += len(new)
-            if new:
-                _print(new.decode(errors="replace").removesuffix("\n"))
 
-    def _end(self, job: Job, text: str) -> None:
-        self._all_done = False
-        _say(job, text)
-
-
-_STOP = (signal.SIGINT, signal.SIGTERM)
-
-
-def _say(job: Job, text: str) -> None:
+def _end(job: Job, log: IO[bytes], code: int, reason: str = "") -> None:
+    """Writes the exit code to the log, which is closed, and prints the state of the job."""
+    try:
+        log.write(f"{reason}\n{MARK}{code}\n".encode())
+        reason = ""
+    except OSError as error:
+        reason = f"{job.log} cannot be written ({error.strerror}): free some space"
+    log.close()
+    state = job.state()
+    text = f"failed: {reason}" if reason else "stopped; the same command resumes it"
+    if state.kind in ("done", "diverged", "failed"):
+        text = f"{state.kind}{':' if state.kind == 'failed' else ''} {state.text}"
     _print(f"{job.name}: {text}")
 
 
@@ -191,59 +175,53 @@ def _print(text: str) -> None:
 
 
 def run_all(
-    folder: Path,
-    jobs: Sequence[Job],
-    workers: Sequence[Mapping[str, str]],
-    program: str,
-    *,
-    chooses: bool = False,
+    folder: Path, jobs: Sequence[Job], workers: int | None, program: str, *, chooses: bool = False
 ) -> int:
     """Runs what is unfinished in `folder`, prints the table of all jobs, and returns the exit code.
 
-    The exit code is that of `Queue.run`; `program` is named in messages. With `chooses`, the setting that is
+    The exit code is that of a `Queue`; `program` is named in messages. With `chooses`, the setting that is
     best on the validation set is named, though all runs evaluate the test set.
     """
     todo = unfinished(jobs)
-    code = Queue(folder, jobs, workers).run(todo) if todo else 0
+    code = Queue(folder, workers)(todo) if todo else 0
     if code > 128:
         print(f"{program}: stopped; the same command resumes", file=sys.stderr)
     else:
-        _print("\n".join([table(folder, jobs)[0], *(best_of(jobs) if chooses else [])]))
+        _print("\n".join([table(jobs)[0], *(best_of(jobs) if chooses else [])]))
     return code
 
 
-def environments(workers: int) -> list[dict[str, str]]:
-    """Returns the environment variables of each worker; 0 workers: one per accelerator, or one on a CPU.
+def environments(workers: int | None) -> list[dict[str, str]]:
+    """Returns the environment variables of each worker.
 
-    With more workers than accelerators, workers share an accelerator and its memory. Without accelerators,
-    workers share the CPU's cores, unless the user set NPROC.
+    Args:
+      workers: Number of workers; 0: one per accelerator, or one on a CPU; None: one with all devices. With
+        more workers than accelerators, workers share an accelerator and its memory. Without accelerators,
+        workers share the CPU's cores, unless the user set NPROC.
     """
+    if workers is None:
+        return [{}]
     devices = accelerators()
     workers = workers or len(devices) or 1
-    if not devices and "NPROC" in os.environ:
+    if devices:
+        share = -(-workers // len(devices))
+        memory = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / share:.2f}"} if share > 1 else {}
+        return [{**devices[worker % len(devices)], **memory} for worker in range(workers)]
+    if "NPROC" in os.environ:
         return [{} for _ in range(workers)]
-    if not devices:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        return [{"NPROC": str(max(1, (cores or 1) // workers))} for _ in range(workers)]
-    share = -(-workers // len(devices))
-    memory = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / share:.2f}"} if share > 1 else {}
-    return [{**devices[worker % len(devices)], **memory} for worker in range(workers)]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return [{"NPROC": str(max(1, (cores or 1) // workers))} for _ in range(workers)]
 
 
 def accelerators() -> list[dict[str, str]]:
     """Returns the environment variables that select each visible GPU or, without GPUs, each TPU chip."""
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return []
-    gpus = _visible("CUDA_VISIBLE_DEVICES", "/dev/nvidia[0-9]*")
-    chips = _visible("TPU_VISIBLE_CHIPS", "/dev/accel[0-9]*")
-    one = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
-    return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [
-        {"TPU_VISIBLE_CHIPS": chip, **one} for chip in chips
-    ]
-
-
-def _visible(variable: str, pattern: str) -> list[str]:
-    """Returns the device numbers in an environment variable or, if it is not set, of the files in /dev."""
-    if variable in os.environ:
-        return [item for item in os.environ[variable].split(",") if item and item != "-1"]
-    return [str(number) for number in range(len(glob.glob(pattern)))]
+    chip = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
+    files = {"CUDA_VISIBLE_DEVICES": "/dev/nvidia[0-9]*", "TPU_VISIBLE_CHIPS": "/dev/accel[0-9]*"}
+    for variable, pattern in files.items():
+        numbers = os.environ.get(variable, ",".join(map(str, range(len(glob.glob(pattern))))))
+        if found := [item for item in numbers.split(",") if item and item != "-1"]:
+            others = chip if variable == "TPU_VISIBLE_CHIPS" else {}
+            return [{variable: item, **others} for item in found]
+    return []

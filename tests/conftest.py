@@ -81,10 +81,13 @@ def cache_folder(monkeypatch, tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def log_handlers():
-    """Restores the log handlers and level, which commands change for their own process."""
+def process_state():
+    """Restores the handlers of logs, SIGTERM and ignored exceptions, which commands set for their process."""
     handlers, level = logging.root.handlers[:], logging.root.level
+    terminate, unraisable = signal.getsignal(signal.SIGTERM), sys.unraisablehook
     yield
+    signal.signal(signal.SIGTERM, terminate or signal.SIG_DFL)
+    sys.unraisablehook = unraisable
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)
 

@@ -29,7 +29,6 @@ def call(name, *arguments):
     program = importlib.import_module(name)
     output, errors = io.StringIO(), io.StringIO()
     argv, sys.argv = sys.argv, [f"{name}.py", *map(str, arguments)]
-    terminate, unraisable = signal.getsignal(signal.SIGTERM), sys.unraisablehook
     alarm = signal.signal(signal.SIGALRM, _hangs)
     signal.alarm(SECONDS)
     try:
@@ -44,8 +43,6 @@ def call(name, *arguments):
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, alarm)
-        signal.signal(signal.SIGTERM, terminate)
-        sys.unraisablehook = unraisable
         sys.argv = argv
     return Answer(code, output.getvalue(), errors.getvalue())
 

@@ -231,7 +231,7 @@ def test_rejects_a_truncated_checkpoint(in_repository, checkpoint, tmp_path):
         (
             "run_pretrain",
             ["--config=configs/pretrain.py:demo", "--config.attention.name=softmax"],
-            "pass --config=configs/pretrain.py:demo,attention=softmax",
+            "pass attention=softmax and its options after the colon",
         ),
         (
             "run_pretrain",

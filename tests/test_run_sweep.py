@@ -9,8 +9,8 @@ import time
 import pytest
 
 import run_sweep
-from launch.cluster import Batch
 from launch.jobs import read_jobs
+from launch.runner import Queue
 from tests import programs
 from tests.programs import ROOT
 from tests.test_run_lra import SMALL
@@ -48,60 +48,45 @@ def wait_for(path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "word"),
     [
-        ([], "the following arguments are required: --workdir"),
-        (["--workdir=x"], "x has no jobs.txt: pass --tasks=listops"),
+        ([], "--workdir"),
+        (["--workdir=x"], "x has no jobs.txt: pass --tasks"),
         (["--workdir=~nobody_here/x", "--status"], "this user does not exist"),
-        (["--workdir=x", "--seeds=3"], "--seeds: needs --tasks"),
-        (["--workdir=x", "--status"], "x has no jobs.txt: pass the --workdir of a sweep"),
-        (["--tasks=listop"], "--tasks: 'listop' is unknown; did you mean listops"),
-        (["--tasks=glue"], "'glue' is unknown"),
-        (["--attentions=softmx"], "Unknown attention 'softmx'; did you mean softmax?"),
-        (["--attentions=num_landmarks=3"], "num_landmarks=3 is an option: put it after the name"),
+        (["--workdir=x", "--seeds=3"], "--seeds: without --tasks"),
+        (["--workdir=x", "--status"], "pass the --workdir of a sweep"),
+        (["--tasks=listop"], "did you mean configs/listops"),
+        (["--tasks=glue"], "run_finetune.py"),
+        (["--attentions=softmx"], "did you mean softmax?"),
+        (["--attentions=num_landmarks=3"], "num_landmarks=3 is an option"),
         (["--tasks=mqar,pairs=99"], "MQAR with 256 tokens needs 1 to 64 pairs, got 99"),
-        (["--attentions=softmax,softmax"], "two jobs have the folder name listops-softmax-seed0"),
+        (["--attentions=softmax,softmax"], "listops-softmax-seed0"),
         (["--recipe=slow"], "Unknown recipe 'slow'"),
         (["--set=optimizer.learning_rat=1"], "did you mean optimizer.learning_rate"),
         (["--set=optimizer.learning_rate=fast"], "optimizer.learning_rate needs a number"),
         (["--set=optimizer.learning_rate=1,-1"], "needs a positive number, got -1.0"),
         (["--set=optimizer.learning_rate"], "--set needs KEY=VALUE"),
-        (["--set=train.seed=1,2"], "pass --seeds instead"),
-        (["--set=attention.name=softmax"], "pass --attentions instead"),
-        (["--set=data.task=text"], "pass --tasks instead"),
-        (["--set=optimizer=3"], "--set=optimizer is a section: set each value"),
-        (
-            ["--attentions=reformer", "--set=attention.num_buckets=32,64"],
-            "Pass it after the attention: --attentions=ATTENTION,num_buckets=VALUE",
-        ),
-        (["--data_dir=x"], "pass --set=data.dir=x for other tasks"),
+        (["--set=train.seed=1,2"], "pass --seeds"),
+        (["--set=train.remat=1", "--set=train.remat=0"], "all its values at once"),
+        (["--set=attention.name=softmax"], "pass --attentions"),
+        (["--set=optimizer=3"], "optimizer is a section"),
+        (["--data_dir=x"], "--set=data.dir=x"),
+        (["--tasks=text", "--data_dir=x", "--set=data.dir=y"], "two values of one key"),
         (["--seeds=0"], "--seeds: needs a whole number from 1, got '0'"),
-        (["--wrokers=2"], "unknown flag --wrokers; did you mean --workers"),
-        (["--slurm.partition=gpu"], "--slurm.partition=gpu needs --submit=slurm"),
-        (
-            ["--slurm.partition", "gpu"],
-            "--slurm.partition needs a value: write --slurm.partition=VALUE",
-        ),
-        (["--optimizer.eps=1"], "values of a config are --set=optimizer.eps=1"),
-        (["--submit=local", "--config.optimizer.eps=1"], "are --set=optimizer.eps=1"),
+        (["--wrokers=2"], "--wrokers"),
+        (["--slurm.partition=gpu"], "--submit=slurm"),
         (["--submit=slrm"], "invalid choice: 'slrm'"),
-        (["--submit=local", "--slurm.partiton=x"], "Unknown argument 'partiton'"),
     ],
 )
-def test_invalid_flags_print_one_line_and_exit_with_2(
-    in_repository, tmp_path, capsys, arguments, words
+def test_an_invalid_command_is_one_line_and_exits_with_2(
+    in_repository, tmp_path, monkeypatch, arguments, word
 ):
+    monkeypatch.setattr(run_sweep.runner, "run_all", lambda *_: pytest.fail("started"))
     if arguments and not arguments[0].startswith("--workdir"):
         arguments = ["--tasks=listops", f"--workdir={tmp_path}", *arguments]
-    try:
-        code = run_sweep.main(arguments)
-    except SystemExit as stopped:  # of the parser
-        code = stopped.code
-    said = capsys.readouterr().err
-    assert code == 2
-    assert said.startswith("run_sweep.py: ")
-    assert words in said
-    assert said.count("\n") == 1
+    answer = programs.call("run_sweep", *arguments)
+    programs.assert_refused(answer, "run_sweep")
+    assert word in answer.errors
 
 
 @pytest.mark.parametrize("path", ["./configs/listops.py", f"{ROOT}/configs/listops.py"])
@@ -136,21 +121,12 @@ def test_grid_may_set_values_that_are_valid_together(in_repository, tmp_path, va
     assert run_sweep.main([*flags, f"--workdir={tmp_path}"]) == 0
 
 
-def test_a_config_file_of_the_user_may_be_invalid(in_repository, tmp_path, capsys):
+def test_an_invalid_config_file_of_the_user_is_named(in_repository, tmp_path):
     file = tmp_path / "own.py"
-    returning = "from ml_collections import ConfigDict\ndef get_config(argument): return ConfigDict"
-    for body, words in {
-        "def get_config(argument): return undefined": "NameError",
-        "from configs.common import base as get_config": "data.task is missing",
-        returning + "({'data': 3})": "data must be a section (a ConfigDict), not 3",
-        returning + "({'data': {'task': 'text'}})": "train.seed is missing",
-    }.items():
-        file.write_text(body)
-        assert run_sweep.main([f"--tasks={file}", f"--workdir={tmp_path}/sweep"]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith(f"run_sweep.py: {file}")
-        assert words in said
-        assert said.count("\n") == 1
+    file.write_text("def get_config(argument): return undefined")
+    answer = programs.call("run_sweep", f"--tasks={file}", f"--workdir={tmp_path}/sweep")
+    programs.assert_refused(answer, "run_sweep")
+    assert f"{file} cannot be loaded: NameError" in answer.errors
 
 
 @pytest.mark.usefixtures("in_repository")
@@ -175,7 +151,7 @@ def test_grid_has_attentions_and_tasks_of_other_packages(my_project, tmp_path, c
 def test_another_current_folder_is_an_error(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     assert run_sweep.main(["--tasks=listops", "--plan", f"--workdir={tmp_path}/sweep"]) == 2
-    assert f"the current folder is {tmp_path}" in capsys.readouterr().err
+    assert f"no run_lra.py in {tmp_path}" in capsys.readouterr().err
     assert not (tmp_path / "sweep").exists()
 
 
@@ -243,7 +219,7 @@ def test_a_preempted_job_saves_before_it_is_requeued_and_resumes(
     jobs = write_stubs(folder, a="stop", b="")
     executor = submitit.LocalExecutor(tmp_path / "submitit")
     executor.update_parameters(timeout_min=60)
-    task = executor.submit(Batch(folder, 1), jobs)
+    task = executor.submit(Queue(folder, 1), jobs)
     wait_for(jobs[0].folder / "ready")
     os.kill(int((jobs[0].folder / "ready").read_text()), signal.SIGUSR2)  # as SLURM does
     assert task.result() == 0
@@ -268,15 +244,25 @@ def test_slurm_gets_one_array_and_jobs_are_not_submitted_twice(
         (commands / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     flags = ["--submit=slurm", "--workers=2", "--slurm.partition=gpu", "--slurm.gpus_per_node=2"]
-    assert run_sweep.main([f"--workdir={folder}", *flags, "--slurm.time=600"]) == 0
+    more = ["--slurm.time=600", "--slurm.exclusive"]
+    assert run_sweep.main([f"--workdir={folder}", *flags, *more]) == 0
     assert "Jobs submitted: 5, as the tasks 77_0, 77_1, 77_2." in capsys.readouterr().out
     script = (tmp_path / "script").read_text()
-    for line in ("partition=gpu", "gpus-per-node=2", "time=600", "array=0-2%3", "signal=USR2@90"):
+    for line in (
+        "partition=gpu",
+        "gpus-per-node=2",
+        "time=600",
+        "exclusive",
+        "array=0-2%3",
+        "signal=USR2@90",
+    ):
         assert f"#SBATCH --{line}\n" in script
     assert run_sweep.main([f"--workdir={folder}", *flags]) == 0
     assert "already submitted: 77_0, 77_1, 77_2." in capsys.readouterr().out
-    (commands / "sbatch").write_text("#!/bin/sh\necho invalid partition >&2; exit 1\n")
     write_stubs(tmp_path / "other", a="")
+    assert run_sweep.main([f"--workdir={tmp_path}/other", *flags, "--slurm.partiton=x"]) == 2
+    assert "Unknown argument 'partiton'" in capsys.readouterr().err
+    (commands / "sbatch").write_text("#!/bin/sh\necho invalid partition >&2; exit 1\n")
     assert run_sweep.main([f"--workdir={tmp_path}/other", *flags]) == 2
     assert re.search("--submit=slurm: .*invalid partition", capsys.readouterr().err)
 

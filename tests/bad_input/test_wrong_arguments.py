@@ -43,6 +43,10 @@ def ones(*shape, dtype=jnp.float32):
     return jnp.asarray(np.linspace(-1, 1, int(np.prod(shape))).reshape(shape), dtype)
 
 
+def of(**arguments):
+    return arguments
+
+
 def inputs(**more):
     return {name: ones(B, L, H, D) for name in ("query", "key", "value")} | more
 
@@ -91,6 +95,7 @@ MORE_OPTIONS = {
     "reformer": {"query_mask": MASK},
     "softmax": {"conv_groups": "head", "dropout_rate": 0.1},
 }
+X, Y = ones(B, L, H, D), ones(B, L, E)
 # Each function with valid arguments.
 CALLS = {
     "softmax_attention": (softmax_attention, inputs(mask=MASK, query_mask=MASK)),
@@ -104,57 +109,31 @@ CALLS = {
         ),
         inputs(mask=MASK, num_landmarks=M, conv_kernel=ones(H, 3), axis="sequence"),
     ),
-    "nystrom_factors": (
-        nystrom_factors,
-        {"query": ones(B, L, H, D), "key": ones(B, L, H, D), "mask": MASK, "num_landmarks": M},
-    ),
+    "nystrom_factors": (nystrom_factors, of(query=X, key=X, mask=MASK, num_landmarks=M)),
     "nystrom_attention_rows": (
         nystrom_attention_rows,
-        {
-            "query": ones(B, L, H, D),
-            "key": ones(B, L, H, D),
-            "rows": jnp.zeros((B, 1), jnp.int32),
-            "num_landmarks": M,
-            "mask": MASK,
-        },
+        of(query=X, key=X, rows=jnp.zeros((B, 1), jnp.int32), num_landmarks=M, mask=MASK),
     ),
-    "segment_means": (
-        segment_means,
-        {"x": ones(B, L, H, D), "num_landmarks": M, "mask": MASK, "layout": "real"},
-    ),
-    "iterative_pinv": (
-        iterative_pinv,
-        {"kernel": ones(B, H, M, M), "num_iters": 2, "start": "exact"},
-    ),
-    "pinv_residual": (pinv_residual, {"kernel": ones(B, M, D), "inverse": ones(B, D, M)}),
-    "depthwise_convolution": (
-        depthwise_convolution,
-        {"value": ones(B, L, H, D), "kernel": ones(H, 3)},
-    ),
+    "segment_means": (segment_means, of(x=X, num_landmarks=M, mask=MASK, layout="real")),
+    "iterative_pinv": (iterative_pinv, of(kernel=ones(B, H, M, M), num_iters=2, start="exact")),
+    "pinv_residual": (pinv_residual, of(kernel=ones(B, M, D), inverse=ones(B, D, M))),
+    "depthwise_convolution": (depthwise_convolution, of(value=X, kernel=ones(H, 3))),
     "depthwise_convolution per channel": (
         depthwise_convolution,
-        {"value": ones(B, L, H, D), "kernel": ones(H, D, 5)},
+        of(value=X, kernel=ones(H, D, 5)),
     ),
-    "collect": (
-        collect,
-        {
-            "q_landmarks": ones(B, M, H, D),
-            "key": ones(B, L, H, D),
-            "value": ones(B, L, H, D),
-            "mask": MASK,
-        },
-    ),
+    "collect": (collect, of(q_landmarks=ones(B, M, H, D), key=X, value=X, mask=MASK)),
     "distribute": (
         distribute,
-        {
-            "query": ones(B, L, H, D),
-            "k_landmarks": ones(B, M, H, D),
-            "landmark_values": ones(B, M, H, D),
-            "landmark_mask": MASK[:, :M],
-            "value": ones(B, L, H, D),
-            "conv_kernel": ones(H, 3),
-            "mask": MASK,
-        },
+        of(
+            query=X,
+            k_landmarks=ones(B, M, H, D),
+            landmark_values=ones(B, M, H, D),
+            landmark_mask=MASK[:, :M],
+            value=X,
+            conv_kernel=ones(H, 3),
+            mask=MASK,
+        ),
     ),
     **{
         name: (core(name), inputs(mask=MASK, **OPTIONS[name], **MORE_OPTIONS.get(name, {})))
@@ -162,57 +141,32 @@ CALLS = {
     },
     "MultiHeadAttention": (
         attention,
-        {
-            "inputs_q": ones(B, L, E),
-            "inputs_kv": ones(B, L, E),
-            "mask": MASK,
-            "query_mask": MASK,
-            "num_heads": 2,
-            "qkv_features": 4,
-        },
+        of(inputs_q=Y, inputs_kv=Y, mask=MASK, query_mask=MASK, num_heads=2, qkv_features=4),
     ),
     "SelfAttention": (
         lambda x, mask, num_heads: applied(
             SelfAttention(num_heads, make_core("nystrom", num_landmarks=M)), x, mask
         ),
-        {"x": ones(B, L, E), "mask": MASK, "num_heads": 2},
+        of(x=Y, mask=MASK, num_heads=2),
     ),
     "MlpBlock": (
         lambda x, **options: applied(MlpBlock(**options), x),
-        {"x": ones(B, L, E), "mlp_dim": 7, "activation": "gelu", "dropout_rate": 0.1},
+        of(x=Y, mlp_dim=7, activation="gelu", dropout_rate=0.1),
     ),
-    "ConvStem": (
-        stem,
-        {"x": ones(B, L, E), "mask": MASK, "kernel_size": 3, "activation": "gelu"},
-    ),
+    "ConvStem": (stem, of(x=Y, mask=MASK, kernel_size=3, activation="gelu")),
     "Encoder": (
         encoder,
-        {
-            "x": ones(B, L, E),
-            "mask": MASK,
-            "num_layers": 1,
-            "num_heads": 2,
-            "mlp_dim": 7,
-            "norm": "pre",
-            "dropout_rate": 0.1,
-        },
+        of(x=Y, mask=MASK, num_layers=1, num_heads=2, mlp_dim=7, norm="pre", dropout_rate=0.1),
     ),
     "NystromformerForMaskedLM": (
         language_model,
-        {
-            "inputs": jnp.ones((B, L), jnp.int32),
-            "mask": MASK,
-            "types": jnp.zeros((B, L), jnp.int32),
-            "vocab_size": 11,
-            "max_len": 17,
-            "embed_dim": 6,
-            "num_layers": 1,
-            "num_heads": 2,
-            "mlp_dim": 7,
-            "attention": "nystrom",
-            "num_landmarks": M,
-            "dropout_rate": 0.1,
-        },
+        of(
+            inputs=jnp.ones((B, L), jnp.int32),
+            mask=MASK,
+            types=jnp.zeros((B, L), jnp.int32),
+            **of(vocab_size=11, max_len=17, embed_dim=6, num_layers=1, num_heads=2, mlp_dim=7),
+            **of(attention="nystrom", num_landmarks=M, dropout_rate=0.1),
+        ),
     ),
 }
 
@@ -251,6 +205,12 @@ def mistakes(draw, arguments):
     return changed
 
 
+def traced_refusal(call, arguments):
+    arrays = {name: x for name, x in arguments.items() if isinstance(x, jax.Array)}
+    others = {name: x for name, x in arguments.items() if name not in arrays}
+    return refusal(jax.eval_shape, functools.partial(call, **others), **arrays)
+
+
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.slow_except(
     "softmax_attention",
@@ -271,9 +231,7 @@ def test_changed_arguments_are_traced_or_raise_one_sentence(name, no_annotations
     @fuzz(EXAMPLES // 2)  # half of the others': a trace per example and function
     @given(mistakes(arguments))
     def holds(changed):
-        arrays = {name: x for name, x in changed.items() if isinstance(x, jax.Array)}
-        others = {name: x for name, x in changed.items() if name not in arrays}
-        refusal(jax.eval_shape, functools.partial(call, **others), **arrays)
+        traced_refusal(call, changed)
 
     holds()
 
@@ -298,8 +256,5 @@ def test_rejects_invalid_arguments(name, no_annotations):
     call, arguments = CALLS[name]
     for argument, value in arguments.items():
         for wrong in invalid_values(value, any_rank=(name, argument) in ANY_RANK):
-            changed = arguments | {argument: wrong}
-            arrays = {name: x for name, x in changed.items() if isinstance(x, jax.Array)}
-            others = {name: x for name, x in changed.items() if name not in arrays}
-            said = refusal(jax.eval_shape, functools.partial(call, **others), **arrays)
+            said = traced_refusal(call, arguments | {argument: wrong})
             assert said is not None, (argument, wrong)

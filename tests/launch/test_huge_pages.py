@@ -56,36 +56,35 @@ def test_keeps_other_tunables(tmp_path):
     assert end.startswith("glibc.malloc.hugetlb=1:glibc.malloc.check=0 True ")
 
 
-@pytest.mark.parametrize("choice", ["0", "2"])
-def test_keeps_a_choice_of_the_user(tmp_path, choice):
-    _, end = run_program(tmp_path, "always [madvise] never\n", f"glibc.malloc.hugetlb={choice}")
-    assert end.startswith(f"glibc.malloc.hugetlb={choice} False ")
-
-
-@pytest.mark.parametrize("setting", ["[always] madvise never\n", "always madvise [never]\n", ""])
-def test_does_not_restart_unless_the_kernel_setting_is_madvise(tmp_path, setting):
-    _, end = run_program(tmp_path, setting)
-    assert end.startswith(" False ")
-
-
-def test_does_not_restart_on_other_systems(monkeypatch, tmp_path):
-    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    monkeypatch.setattr(huge_pages, "KERNEL_SETTING", tmp_path / "missing")
-    monkeypatch.setattr(sys, "argv", [__file__])
-    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("started again"))
-    huge_pages.restart()
-    assert not huge_pages.in_use()
+@pytest.mark.parametrize(
+    ("setting", "tunables"),
+    [
+        ("always [madvise] never\n", "glibc.malloc.hugetlb=0"),  # a choice of the user
+        ("always [madvise] never\n", "glibc.malloc.hugetlb=2"),
+        ("[always] madvise never\n", ""),
+        ("always madvise [never]\n", ""),
+        ("", ""),
+    ],
+)
+def test_does_not_restart_after_a_choice_of_the_user_or_the_kernel(tmp_path, setting, tunables):
+    _, end = run_program(tmp_path, setting, tunables)
+    assert end.startswith(f"{tunables} False ")
 
 
 @pytest.mark.parametrize(
-    "library", [("", ""), ("libc", "1.2.5"), ("glibc", "2.34"), ("glibc", ""), ("glibc", "2.x")]
+    ("library", "setting"),
+    [
+        (("glibc", "2.35"), "missing"),
+        *((other, "enabled") for other in (("", ""), ("libc", "1.2.5"), ("glibc", "2.34"))),
+        *((("glibc", version), "enabled") for version in ("", "2.x")),
+    ],
 )
-def test_does_not_restart_with_other_c_libraries(monkeypatch, tmp_path, library):
+def test_does_not_restart_on_other_systems(monkeypatch, tmp_path, library, setting):
+    (tmp_path / "enabled").write_text("always [madvise] never\n")
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    setting = tmp_path / "enabled"
-    setting.write_text("always [madvise] never\n")
-    monkeypatch.setattr(huge_pages, "KERNEL_SETTING", setting)
+    monkeypatch.setattr(huge_pages, "KERNEL_SETTING", tmp_path / setting)
     monkeypatch.setattr(platform, "libc_ver", lambda: library)
     monkeypatch.setattr(sys, "argv", [__file__])
     monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("started again"))
     huge_pages.restart()
+    assert not huge_pages.in_use()
