@@ -368,7 +368,6 @@ def test_memorizes_eight_trees(tmp_path):
         ({"train__batch_size": 9}, "multiple of 8"),
         ({"mesh__data": 3}, "does not match 8"),
         ({"mesh__data": 1, "mesh__sequence": 8, "data__max_len": 63}, "multiple, for example 64"),
-        ({"data__pad_to_multiple_of": -1}, "data.pad_to_multiple_of must be"),
         (
             {"mesh__data": 1, "mesh__sequence": 8, "data__pad_to_multiple_of": 12},
             r"data\.pad_to_multiple_of",
@@ -377,7 +376,6 @@ def test_memorizes_eight_trees(tmp_path):
             {"attention__landmark_layout": "mlpen", "data__pad_to_multiple_of": 6},
             "L = 6 is not a multiple of M = 4",
         ),
-        ({"model__stem": (3, 4)}, "model.stem: needs odd kernel sizes"),
         (
             {"data__task": "image", "model__vocab_size": 257, "data__curriculum": 8},
             "data.curriculum=8: image has no curriculum",
@@ -400,7 +398,6 @@ def test_memorizes_eight_trees(tmp_path):
         ),
         ({"attention__conv_groups": "heads"}, "attention.conv_groups"),
         ({"train__seed": 2**32}, r"below 2\*\*32"),
-        ({"optimizer__learning_rate": "fast"}, "optimizer.learning_rate: needs a float"),
         ({"log__evry_steps": 3}, "did you mean log.every_steps"),
     ],
 )

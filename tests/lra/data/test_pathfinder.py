@@ -72,6 +72,14 @@ def test_the_paths_of_a_curriculum_grow():
     assert digest == "d726e8f6c1c29ed88348b5d1d051e77200fcd76415982e4d20813e82b558d81b"
 
 
+def test_a_curriculum_of_several_chunks_never_changes(monkeypatch):
+    """Golden: the random numbers of a chunk depend on its number."""
+    monkeypatch.setattr(pathfinder, "CHUNK_BYTES", 7 * 1024)
+    config = dataclasses.replace(CONFIG, examples=40, curriculum=50)
+    _, prepared = data.load(config).open_curriculum()
+    assert prepared.sha256 == "a55e89e98ae9d0036350706a252d4e64141134ac161569ca3e25296b68ca2e82"
+
+
 def test_another_seed_gives_other_images():
     other = data.load(dataclasses.replace(CONFIG, seed=1))
     assert other.sha256 != data.load(CONFIG).sha256
