@@ -26,12 +26,22 @@ class RawFiles:
 
     @classmethod
     def find(
-        cls, folder: Path, root: str, archive: str, subfolders: tuple[str, ...], name: str
-    ) -> Self | None:
-        """Finds the folder `root` or the file `archive`; returns None if there is neither.
+        cls,
+        folder: Path,
+        needs: str,
+        url: str,
+        root: str,
+        subfolders: tuple[str, ...],
+        name: str,
+    ) -> Self:
+        """Finds the folder `root`, or the archive that `url` downloads.
 
-        `folder` contains the folder or the file, or is itself one of them.
+        `folder` contains the folder or the archive, or is itself one of them.
+
+        Raises:
+          FileNotFoundError: There is neither. The message begins with `needs`.
         """
+        archive = url.rpartition("/")[2]
         if (folder / root).is_dir():
             return cls(folder / root, root, subfolders, name)
         here = cls(folder, root, subfolders, name)
@@ -40,7 +50,10 @@ class RawFiles:
         for path in (folder / archive, folder):
             if path.name == archive and path.is_file():
                 return cls(path, root, subfolders, name)
-        return None
+        raise FileNotFoundError(
+            f"{needs}: neither {root} nor {archive} is in {folder}. Download {url} to that folder, and"
+            " set --config.data.dir to it."
+        )
 
     def stamp(self) -> Mapping[str, object]:
         """Returns a fingerprint of names, sizes and modification times, without reading the files."""

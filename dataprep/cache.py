@@ -29,8 +29,14 @@ from nystromformer_jax.support.durable import CANNOT_WRITE, sha256_of, sync
 MANIFEST = "manifest.json"
 ALWAYS_HASHED_BYTES = 2**28  # hashing this size takes a third of a second
 
-# EEXIST and ENOTDIR mean that the path of the cache is a file.
-_CANNOT_WRITE = CANNOT_WRITE | {errno.EEXIST, errno.ENOTDIR, errno.ENOLCK}
+# The last four are errors of a path of the cache that cannot be a folder.
+_CANNOT_WRITE = CANNOT_WRITE | {
+    errno.ENOLCK,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+}
 
 _logger = logging.getLogger(__name__)
 
@@ -44,33 +50,22 @@ class Prepared:
 
 
 def cache_dir() -> Path:
-    """Returns `$NYSTROMFORMER_JAX_CACHE`, or `~/.cache/nystromformer_jax` if it is not set.
-
-    Raises:
-      ValueError: The variable is not set and there is no home folder, or its user does not exist.
-    """
-    if folder := os.environ.get("NYSTROMFORMER_JAX_CACHE"):
-        return user_path(folder)
-    try:
-        return Path("~/.cache/nystromformer_jax").expanduser()
-    except RuntimeError:
-        raise ValueError(
-            "This user has no home folder for the cache of prepared data: set the environment variable"
-            " NYSTROMFORMER_JAX_CACHE to a folder."
-        ) from None
+    """Returns `$NYSTROMFORMER_JAX_CACHE`, or `~/.cache/nystromformer_jax` if it is not set."""
+    return user_path(os.environ.get("NYSTROMFORMER_JAX_CACHE") or "~/.cache/nystromformer_jax")
 
 
 def user_path(text: str) -> Path:
     """Converts text to a path, with `~` expanded.
 
     Raises:
-      ValueError: The user after `~` does not exist.
+      ValueError: The user after `~` does not exist, or has no home folder.
     """
     try:
         return Path(text).expanduser()
     except RuntimeError:
         raise ValueError(
-            f"{text} cannot be expanded, because this user does not exist: write the full path."
+            f"{text} cannot be expanded, because this user does not exist: write the full path, for the"
+            " cache of prepared data in the environment variable NYSTROMFORMER_JAX_CACHE."
         ) from None
 
 
@@ -107,23 +102,23 @@ def prepared(
       Any exception of `build`: No files are left except in `pieces_of(folder)`.
     """
     folder = folder_of(name, fingerprint)
-    if not folder.exists():  # opening an existing folder needs no write permission
-        try:
-            _make_folder(folder.parent)
+    try:
+        if not folder.exists():  # opening an existing folder needs no write permission
+            folder.parent.mkdir(parents=True, exist_ok=True)
             with _locked(folder.with_name(f"{folder.name}.lock")):
                 if not folder.exists():
                     if description:
                         _logger.info("Preparing %s; will be saved to %s", description, folder)
                     _build(folder, fingerprint, build)
-        except OSError as error:
-            if error.errno not in _CANNOT_WRITE:
-                raise
-            raise OSError(
-                error.errno,
-                f"Preparing {name} needs to write to {folder.parent}, but writing failed"
-                f" ({error.strerror}). Free some space, make the folder writable, or set"
-                " NYSTROMFORMER_JAX_CACHE to another folder.",
-            ) from error
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        raise OSError(
+            error.errno,
+            f"Preparing {name} needs to write to {folder.parent}, but writing failed"
+            f" ({error.strerror}). Free some space, make the folder writable, or set"
+            " NYSTROMFORMER_JAX_CACHE to another folder.",
+        ) from error
     return Prepared(folder, _verify(folder, fingerprint))
 
 
@@ -193,13 +188,6 @@ def require_rows(indices: npt.NDArray[np.integer], count: int) -> None:
         raise IndexError(
             f"This split has rows 0 to {count - 1}; got rows {indices.min()} to {indices.max()}."
         )
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:  # any errno, for example ENAMETOOLONG
-        raise OSError(errno.ENOTDIR, error.strerror) from error
 
 
 def _build(folder: Path, fingerprint: Mapping[str, Any], build: Callable[[Path], None]) -> None:

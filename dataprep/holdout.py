@@ -1,7 +1,6 @@
 """Held-out validation sets for datasets without one."""
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -23,14 +22,10 @@ def held_out(
     Raises:
       ValueError: A class has too few examples.
     """
-    copies: dict[bytes, list[int]] = {}
-    for row, content in enumerate(contents):
-        digest = hashlib.sha256(b"%d\n%b" % (seed, content)).digest()
-        copies.setdefault(digest, []).append(row)
     class_sizes = np.bincount(labels)
     remaining = np.full(len(class_sizes), per_class)
     selected = np.zeros(len(labels), np.bool_)
-    for _, rows in sorted(copies.items()):
+    for rows in _copies(contents, seed):
         counts = np.bincount(labels[rows], minlength=len(class_sizes))
         if (counts <= remaining).all():
             remaining -= counts
@@ -57,18 +52,28 @@ def held_out_share(contents: Iterable[bytes], share: float, seed: int) -> npt.ND
     Raises:
       ValueError: All examples have the same content.
     """
-    digests = [hashlib.sha256(b"%d\n%b" % (seed, content)).digest() for content in contents]
-    counts = Counter(digests)
-    if len(counts) < 2:
+    copies = _copies(contents, seed)
+    if len(copies) < 2:
         raise ValueError("needs two or more different examples.")
-    selected: set[bytes] = set()
-    remaining = share * len(digests)
-    for digest in sorted(counts):
-        if counts[digest] <= remaining:
-            selected.add(digest)
-            remaining -= counts[digest]
-    if not selected:
-        selected.add(min(counts, key=lambda digest: (counts[digest], digest)))
-    if len(selected) == len(counts):
-        selected.remove(max(selected))
-    return np.array([digest in selected for digest in digests])
+    count = sum(map(len, copies))
+    remaining = share * count
+    selected = []
+    for rows in copies:
+        if len(rows) <= remaining:
+            selected.append(rows)
+            remaining -= len(rows)
+    selected = selected or [min(copies, key=len)]
+    if len(selected) == len(copies):
+        selected.pop()
+    is_held_out = np.zeros(count, np.bool_)
+    is_held_out[np.concatenate(selected)] = True
+    return is_held_out
+
+
+def _copies(contents: Iterable[bytes], seed: int) -> list[list[int]]:
+    """Returns the rows of each distinct content, in the order of the SHA-256 of (seed, content)."""
+    copies: dict[bytes, list[int]] = {}
+    for row, content in enumerate(contents):
+        digest = hashlib.sha256(b"%d\n%b" % (seed, content)).digest()
+        copies.setdefault(digest, []).append(row)
+    return [rows for _, rows in sorted(copies.items())]

@@ -1,4 +1,4 @@
-"""Parallel computation of numbered work items, with results in order."""
+"""Parallel computation, with results in order."""
 
 import itertools
 import multiprocessing
@@ -6,11 +6,12 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
+_Item = TypeVar("_Item")
 _T = TypeVar("_T")
 
 
@@ -23,8 +24,10 @@ def num_processes(workers: int) -> int:
     return os.cpu_count() or 1
 
 
-def in_order(make: Callable[[int], _T], num_processes: int) -> Generator[_T, None, None]:
-    """Yields `make(0)`, `make(1)`, ... without end; the caller must close the generator.
+def in_order(
+    make: Callable[[_Item], _T], items: Iterable[_Item], num_processes: int
+) -> Generator[_T, None, None]:
+    """Yields `make(item)` for each item, in order; the caller must close the generator.
 
     With one process, `make` runs in the calling process. Otherwise `make` must be picklable, and worker
     processes are spawned, not forked, because the caller may have JAX threads. At most two items per
@@ -34,18 +37,17 @@ def in_order(make: Callable[[int], _T], num_processes: int) -> Generator[_T, Non
       ChildProcessError: A worker process died.
     """
     if num_processes == 1:
-        yield from map(make, itertools.count())
+        yield from map(make, items)
         return
     executor = ProcessPoolExecutor(
         num_processes, multiprocessing.get_context("spawn"), initializer=_start_worker
     )
-    numbers = itertools.count()
-    pending: deque[Future[_T]] = deque()
+    submitted = (executor.submit(make, item) for item in items)
     try:
-        while True:
-            while len(pending) < 2 * num_processes:
-                pending.append(executor.submit(make, next(numbers)))
+        pending = deque(itertools.islice(submitted, 2 * num_processes))
+        while pending:
             yield pending.popleft().result()
+            pending.extend(itertools.islice(submitted, 1))
     except BrokenProcessPool as error:
         raise ChildProcessError(
             "A process that prepares data died. Check that the calling script has"

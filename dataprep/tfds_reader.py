@@ -14,6 +14,7 @@ from typing import Any, Self
 from dataprep import archives, cache
 
 INFO = "dataset_info.json"
+FORMAT = "array_record"
 
 _BATCH_ROWS = 1_000
 
@@ -38,27 +39,24 @@ class PreparedByTfds:
         folder = cache.user_path(
             data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
         )
-        formats = {
-            info.parent: _file_format(info)
+        versions = [
+            info.parent
             for info in (folder / name).glob(f"*/{INFO}")
             if re.fullmatch(r"\d+\.\d+\.\d+", info.parent.name)
-        }
-        if not formats:
+        ]
+        if not versions:
             raise _not_found(name, task, f"{folder} has none")
-        readable = [path for path, format in formats.items() if format == "array_record"]
-        newest = max(readable or formats, key=lambda path: [*map(int, path.name.split("."))])
-        return cls._require_format(newest, name, task)
+        readable = [path for path in versions if _file_format(path) == FORMAT]
+        newest = max(readable or versions, key=lambda path: [*map(int, path.name.split("."))])
+        return cls.open(newest, name=name, task=task)
 
     @classmethod
-    def open(cls, path: Path, *, task: str) -> Self:
-        """Opens the version in the folder `path`; raises the same errors as `find`."""
+    def open(cls, path: Path, *, task: str, name: str = "") -> Self:
+        """Opens the version of a dataset in the folder `path`; raises the same errors as `find`."""
+        name = name or path.parent.name
         if not (path / INFO).is_file():
-            raise _not_found(path.parent.name, task, f"{path} has no {INFO}")
-        return cls._require_format(path, path.parent.name, task)
-
-    @classmethod
-    def _require_format(cls, path: Path, name: str, task: str) -> Self:
-        if (format := _file_format(path / INFO)) != "array_record":
+            raise _not_found(name, task, f"{path} has no {INFO}")
+        if (format := _file_format(path)) != FORMAT:
             raise _not_found(name, task, f"{path} contains {format}, which only TensorFlow reads")
         return cls(path)
 
@@ -116,7 +114,8 @@ def _not_found(name: str, task: str, found: str) -> FileNotFoundError:
     )
 
 
-def _file_format(info: Path) -> str:
+def _file_format(path: Path) -> str:
+    info = path / INFO
     try:
         return str(json.loads(info.read_text(encoding="utf-8"))["fileFormat"])
     except (ValueError, KeyError, TypeError):

@@ -204,24 +204,20 @@ def make_pieces(
     if 0 < len(missing) < count:
         _logger.info("Resuming after %d of %d finished pieces.", count - len(missing), count)
     if missing:
-        make_missing = functools.partial(_make_piece, make, pieces, missing)
+        make_piece = functools.partial(_make_piece, make, pieces)
         num_processes = min(parallel.num_processes(workers), len(missing))
-        with contextlib.closing(parallel.in_order(make_missing, num_processes)) as finished:
-            for _ in tqdm(missing, title, unit=" pieces", disable=None):
-                next(finished)
+        with contextlib.closing(parallel.in_order(make_piece, missing, num_processes)) as finished:
+            for _ in tqdm(finished, title, len(missing), unit=" pieces", disable=None):
+                pass
     return pieces
 
 
-def _make_piece(
-    make: Callable[[int, Path], None], pieces: Sequence[Path], missing: Sequence[int], number: int
-) -> None:
-    """Makes a missing piece atomically."""
-    if number >= len(missing):  # `in_order` never stops
-        return
-    final = pieces[missing[number]]
+def _make_piece(make: Callable[[int, Path], None], pieces: Sequence[Path], number: int) -> None:
+    """Makes piece `number` atomically."""
+    final = pieces[number]
     partial = final.with_name(f"{final.name}.{os.getpid()}.partial")
     partial.mkdir()
-    make(missing[number], partial)
+    make(number, partial)
     for path in (*partial.iterdir(), partial):
         sync(path)
     partial.rename(final)

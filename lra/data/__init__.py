@@ -1,6 +1,5 @@
 """Tasks of the Long Range Arena, prepared once and read from disk. No module here imports jax."""
 
-import functools
 import logging
 from collections.abc import Mapping
 
@@ -25,60 +24,12 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 
 TASKS: Mapping[str, TaskInfo] = {
-    "listops": TaskInfo(
-        len(listops.VOCAB),
-        listops.NUM_CLASSES,
-        listops.load,
-        listops.SIZES,
-        total_steps=5_000,
-        has_curriculum=True,
-    ),
-    "listops-short": TaskInfo(
-        len(listops.VOCAB),
-        listops.NUM_CLASSES,
-        listops.load_short,
-        listops.SIZES,
-        total_steps=3_000,
-        has_curriculum=True,
-    ),
-    "text": TaskInfo(
-        text.VOCAB_SIZE,
-        len(text.CLASS_NAMES),
-        text.load,
-        text.SIZES,
-        total_steps=20_000,
-        official_sha256=text.OFFICIAL_SHA256,
-    ),
-    "retrieval": TaskInfo(
-        retrieval.VOCAB_SIZE,
-        len(retrieval.CLASS_NAMES),
-        retrieval.load,
-        retrieval.OFFICIAL_SIZES,
-        total_steps=30_000,
-        pairs=True,
-    ),
-    "image": TaskInfo(
-        image.VOCAB_SIZE,
-        len(image.CLASS_NAMES),
-        image.load,
-        image.SIZES,
-        total_steps=35_000,
-        images=True,
-        official_sha256=image.OFFICIAL_SHA256,
-    ),
-    **{
-        pathfinder.task_name(resolution, difficulty): TaskInfo(
-            pathfinder.VOCAB_SIZE,
-            len(pathfinder.CLASS_NAMES),
-            functools.partial(pathfinder.load, resolution=resolution, difficulty=difficulty),
-            pathfinder.SIZES,
-            total_steps=pathfinder.TOTAL_STEPS[resolution],
-            images=True,
-            has_curriculum=True,
-        )
-        for resolution in pathfinder.RESOLUTIONS
-        for difficulty in pathfinder.RELEASE_FOLDERS
-    },
+    "listops": listops.INFO,
+    "listops-short": listops.SHORT_INFO,
+    "text": text.INFO,
+    "retrieval": retrieval.INFO,
+    "image": image.INFO,
+    **pathfinder.INFOS,
 }
 
 
@@ -106,16 +57,7 @@ def describe(task: str) -> TaskInfo:
         info: TaskInfo = load_plugin(task, TaskInfo, "an lra.data.TaskInfo")
         return info
     if size := mqar.size_of(task):
-        length, pairs = size
-        return TaskInfo(
-            mqar.VOCAB_SIZE,
-            mqar.NUM_CLASSES,
-            functools.partial(mqar.load, length=length, pairs=pairs),
-            mqar.SIZES,
-            total_steps=mqar.TOTAL_STEPS,
-            targets=pairs,
-            min_len=length,
-        )
+        return mqar.describe(*size)
     check_task(task)
     return TASKS[task]
 

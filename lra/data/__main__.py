@@ -43,18 +43,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(given: argparse.Namespace) -> None:
-    name = given.task
-    info = data.describe(name)
-    sheet = _sheet_path(given.contact_sheet, name) if given.contact_sheet else None
+    info = data.describe(given.task)
+    sheet = cache.user_path(given.contact_sheet) if given.contact_sheet else None
+    if sheet and not info.images:
+        raise ValueError(f"{given.task} has no images: leave out --contact_sheet.")
+    if sheet and sheet.suffix != ".png":
+        raise ValueError(f"--contact_sheet must end in .png, got {given.contact_sheet!r}.")
     export_dir = cache.user_path(given.export_tfds) if given.export_tfds else None
-    if export_dir:
-        if info.targets:
-            raise ValueError(f"{name} has labeled tokens: leave out --export_tfds.")
-        if name in data.TASKS:  # the name of another package's task is known only after loading
-            tfds_source.new_folder(name, export_dir)
+    if export_dir and info.targets:
+        raise ValueError(f"{given.task} has labeled tokens: leave out --export_tfds.")
+    if export_dir and given.task in data.TASKS:  # another package's task has its name after loading
+        tfds_source.new_folder(given.task, export_dir)
     task = data.load(
         data.DataConfig(
-            task=name,
+            task=given.task,
             source=given.source,
             dir=given.data_dir,
             examples=given.examples,
@@ -63,11 +65,14 @@ def _report(given: argparse.Namespace) -> None:
             max_len=1,  # unused: no batch is made
         )
     )
-    if export_dir:
-        tfds_source.new_folder(task.name, export_dir)
     num_bytes = cache.check(task.folder)
     print(f"{task.name}: {num_bytes / 2**20:,.1f} MiB in {task.folder}, all hashes verified.")
-    print(f"SHA-256 {task.sha256}{_compare_official(task, info)}\n")
+    official = ""
+    if info.official_sha256 == task.sha256:
+        official = ", as prepared from the official files with seed 0."
+    elif info.official_sha256:
+        official = f"; the hash of the official files with seed 0 is {info.official_sha256}."
+    print(f"SHA-256 {task.sha256}{official}\n")
     print(statistics.markdown(task, info.num_classes))
     for row in range(min(given.show, len(task.splits["train"]))):
         print(_format_example(task, row))
@@ -81,15 +86,6 @@ def _report(given: argparse.Namespace) -> None:
         print(f"Exported for tensorflow-datasets to {folder}.")
 
 
-def _compare_official(task: Task, info: data.TaskInfo) -> str:
-    """Returns a sentence that compares the data with the official data, if their hash is known."""
-    if not info.official_sha256:
-        return ""
-    if task.sha256 == info.official_sha256:
-        return ", as prepared from the official files with seed 0."
-    return f"; the hash of the official files with seed 0 is {info.official_sha256}."
-
-
 def _format_example(task: Task, row: int) -> str:
     """Returns the training example in `row` as text."""
     split = task.splits["train"]
@@ -101,16 +97,6 @@ def _format_example(task: Task, row: int) -> str:
         texts = [text if len(text) <= 400 else f"{text[:400]} …" for text in texts]
     kind = "example" if split.pairs is None else "pair"
     return "\n".join([f"Training {kind} {row}, label {label}{name}:", *texts, ""])
-
-
-def _sheet_path(text: str, task: str) -> Path:
-    """Returns the path of the contact sheet; raises an error if it is invalid."""
-    if not data.describe(task).images:
-        raise ValueError(f"{task} has no images: leave out --contact_sheet.")
-    path = cache.user_path(text)
-    if path.suffix != ".png":
-        raise ValueError(f"--contact_sheet must end in .png, got {text!r}.")
-    return path
 
 
 def contact_sheet(

@@ -11,30 +11,21 @@ pixels (as `data.zero_is_padding` does).
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dataprep import cache
 from dataprep.archives import RawFiles
-from dataprep.holdout import held_out
 from dataprep.tfds_reader import PreparedByTfds
-from lra.data.task import DataConfig, Sequences, Split, Task, image_to_text
+from lra.data.task import DataConfig, Task, TaskInfo, image_to_text, save_balanced_splits
 
-VOCAB_SIZE = 256
 SHAPE = (32, 32)
 CLASS_NAMES: tuple[str, ...] = ("airplane", "automobile", "bird", "cat", "deer")
 CLASS_NAMES += ("dog", "frog", "horse", "ship", "truck")
-SIZES: Mapping[str, int] = {"train": 45_000, "valid": 5_000, "test": 10_000}
-ROOT = "cifar-10-batches-bin"
-ARCHIVE = "cifar-10-binary.tar.gz"
-# Hash of the data prepared from the official files with seed 0.
-OFFICIAL_SHA256 = "293cd03ac66c89517f3c95924115556c5c08858ace45828803ee1ea7b4cab9f6"
-URL = f"https://www.cs.toronto.edu/~kriz/{ARCHIVE}"
-TFDS_NAME = "cifar10"
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 FILES: Mapping[str, tuple[str, ...]] = {
     "train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
     "test": ("test_batch.bin",),
@@ -43,8 +34,6 @@ FILES: Mapping[str, tuple[str, ...]] = {
 # Part of the fingerprint: increase it when a change of the code changes the prepared data.
 FORMAT = 1
 
-_ADVICE = f"Unpack {ARCHIVE} again, or prepare the dataset again with tfds."
-_PICKLES = ("cifar-10-batches-py", "cifar-10-python.tar.gz")
 _PIXELS = SHAPE[0] * SHAPE[1]
 _RECORD = 1 + 3 * _PIXELS  # bytes: a label, then the red, the green and the blue plane
 
@@ -53,13 +42,6 @@ _RED, _GREEN, _BLUE = (
     np.arange(256, dtype=np.float32) * np.float32(1 / 255) * np.float32(weight)
     for weight in (0.2989, 0.5870, 0.1140)
 )
-
-
-class Images(NamedTuple):
-    """Grayscale images and their classes."""
-
-    pixels: npt.NDArray[np.uint8]  # [N, 1024]
-    labels: npt.NDArray[np.int32]  # [N]
 
 
 def load(config: DataConfig, *, images_per_file: int = 10_000) -> Task:
@@ -73,7 +55,19 @@ def load(config: DataConfig, *, images_per_file: int = 10_000) -> Task:
       FileNotFoundError: The images are missing.
       ValueError: The source is unknown, the archive is corrupt, or a file has an invalid size or label.
     """
-    source = _find_source(config)
+    source: RawFiles | PreparedByTfds
+    needed = "the binary version of CIFAR-10"
+    if config.choose_source("Image", ("files", "tfds"), f"{needed}, {URL}") == "tfds":
+        source = PreparedByTfds.find(config.dir, "cifar10", task="Image")
+    else:
+        source = RawFiles.find(
+            cache.user_path(config.dir),
+            f"Image needs {needed} (the pickles of the Python version are not read)",
+            URL,
+            "cifar-10-batches-bin",
+            ("",),
+            r"(data_batch_[1-5]|test_batch)\.bin",
+        )
     fingerprint = {
         "task": "image",
         "format": FORMAT,
@@ -83,17 +77,14 @@ def load(config: DataConfig, *, images_per_file: int = 10_000) -> Task:
     }
 
     def build(folder: Path) -> None:
-        if isinstance(source, RawFiles):
-            images = _read_files(source, images_per_file)
-        else:
-            images = _read_tfds(source, images_per_file)
-        train = images["train"]
-        is_valid = held_out(
-            map(bytes, train.pixels), train.labels, images_per_file // 20, config.seed
-        )
-        _save(folder, "train", train.pixels[~is_valid], train.labels[~is_valid])
-        _save(folder, "valid", train.pixels[is_valid], train.labels[is_valid])
-        _save(folder, "test", *images["test"])
+        examples: dict[str, list[tuple[bytes, int]]] = {split: [] for split in FILES}
+        for split, content in _records(source):
+            examples[split] += _examples(content)
+        sizes = {
+            split: images_per_file * len(names) // len(CLASS_NAMES)
+            for split, names in FILES.items()
+        }
+        save_balanced_splits(folder, examples, sizes, CLASS_NAMES, config.seed, str(source.path))
 
     prepared = cache.prepared("image", fingerprint, build, f"Image: reading {source.path}")
     decode = functools.partial(image_to_text, shape=SHAPE)
@@ -115,78 +106,47 @@ def to_gray(rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return gray.astype(np.uint8)
 
 
-def _find_source(config: DataConfig) -> RawFiles | PreparedByTfds:
-    if config.choose_source("Image", "tfds", f"the binary version of CIFAR-10, {URL}") == "tfds":
-        return PreparedByTfds.find(config.dir, TFDS_NAME, task="Image")
-    folder = cache.user_path(config.dir)
-    name = r"(data_batch_[1-5]|test_batch)\.bin"
-    if source := RawFiles.find(folder, ROOT, ARCHIVE, ("",), name):
-        return source
-    pickles = [name for name in _PICKLES if (folder / name).exists()]
-    hint = f" ({pickles[0]} is, but pickles are not read)" if pickles else ""
-    raise FileNotFoundError(
-        f"Image needs the binary version of CIFAR-10: neither {ROOT} nor {ARCHIVE} is in"
-        f" {folder}{hint}. Download {URL} (170 MB) to that folder, or set --config.data.source=tfds."
-    )
+def _records(source: RawFiles | PreparedByTfds) -> Iterator[tuple[str, bytes]]:
+    """Yields splits and records in the binary format, in the order of the original files."""
+    if isinstance(source, RawFiles):
+        files = dict(source.read())
+        for split, names in FILES.items():
+            for name in names:
+                content = files.get(name, b"")
+                if not content or len(content) % _RECORD:
+                    raise ValueError(
+                        f"{source.path} lacks {name}, or it was truncated: it has {len(content):,} bytes,"
+                        f" and an image has {_RECORD:,}. Unpack the download again."
+                    )
+                yield split, content
+        return
+    for split in FILES:  # tfds shuffles the images
+        examples = source.examples(split, ("id", "image", "label"))
+        for _, record in sorted((example["id"], _record(example)) for example in examples):
+            yield split, record
 
 
-def _read_files(source: RawFiles, images_per_file: int) -> dict[str, Images]:
-    batches: dict[str, Images] = {}
-    for name, content in source.read():
-        if len(content) != images_per_file * _RECORD:
-            raise ValueError(
-                f"{name} of {source.path} has {len(content):,} bytes; {images_per_file:,} images of"
-                f" {_RECORD:,} bytes need {images_per_file * _RECORD:,}. {_ADVICE}"
-            )
-        records = np.frombuffer(content, np.uint8).reshape(-1, _RECORD)
-        planes = records[:, 1:].reshape(-1, 3, _PIXELS)
-        labels = _validate_labels(records[:, 0], f"{name} of {source.path}")
-        batches[name] = Images(to_gray(planes.swapaxes(1, 2)), labels)
-    missing = [name for names in FILES.values() for name in names if name not in batches]
-    if missing:
-        raise FileNotFoundError(f"{source.path} lacks {', '.join(missing)}. {_ADVICE}")
-    return {
-        split: Images(
-            np.concatenate([batches[name].pixels for name in names]),
-            np.concatenate([batches[name].labels for name in names]),
-        )
-        for split, names in FILES.items()
-    }
+def _record(example: Mapping[str, npt.NDArray[np.uint8]]) -> bytes:
+    """Returns an example of tensorflow-datasets in the binary format."""
+    return bytes([int(example["label"])]) + example["image"].transpose(2, 0, 1).tobytes()
 
 
-def _read_tfds(source: PreparedByTfds, images_per_file: int) -> dict[str, Images]:
-    """Reads the images and sorts them into the order of the original files; tfds shuffles them."""
-    images = {}
-    for split, names in FILES.items():
-        rows = sorted(
-            (example["id"], to_gray(example["image"]).tobytes(), int(example["label"]))
-            for example in source.examples(split, ("id", "image", "label"))
-        )
-        if len(rows) != images_per_file * len(names):
-            raise ValueError(
-                f"{source.path} has {len(rows):,} images in {split}; CIFAR-10 has"
-                f" {images_per_file * len(names):,}. Prepare the dataset again."
-            )
-        pixels = np.frombuffer(b"".join(content for _, content, _ in rows), np.uint8)
-        labels = _validate_labels(
-            np.array([label for *_, label in rows]), f"{split} in {source.path}"
-        )
-        images[split] = Images(pixels.reshape(-1, _PIXELS), labels)
-    return images
+def _examples(content: bytes) -> list[tuple[bytes, int]]:
+    """Returns the gray pixels and the label of each record."""
+    records = np.frombuffer(content, np.uint8).reshape(-1, _RECORD)
+    gray = to_gray(records[:, 1:].reshape(-1, 3, _PIXELS).swapaxes(1, 2))
+    return [
+        (pixels.tobytes(), label)
+        for pixels, label in zip(gray, records[:, 0].tolist(), strict=True)
+    ]
 
 
-def _validate_labels(labels: npt.NDArray[np.integer], origin: str) -> npt.NDArray[np.int32]:
-    wrong = np.flatnonzero(labels >= len(CLASS_NAMES))
-    if len(wrong):
-        raise ValueError(
-            f"Image {wrong[0]} of {origin} has the label {labels[wrong[0]]}; CIFAR-10 has 0 to"
-            f" {len(CLASS_NAMES) - 1}. {_ADVICE}"
-        )
-    return labels.astype(np.int32)
-
-
-def _save(
-    folder: Path, split: str, pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.int32]
-) -> None:
-    offsets = _PIXELS * np.arange(len(pixels) + 1, dtype=np.int64)
-    Split(Sequences(pixels.reshape(-1), offsets), labels).save(folder, split)
+INFO = TaskInfo(
+    vocab_size=256,
+    num_classes=len(CLASS_NAMES),
+    load=load,
+    sizes={"train": 45_000, "valid": 5_000, "test": 10_000},
+    total_steps=35_000,
+    images=True,
+    official_sha256="293cd03ac66c89517f3c95924115556c5c08858ace45828803ee1ea7b4cab9f6",
+)

@@ -11,13 +11,14 @@ Differs: data and splits depend on the seed alone; those of the original depend 
 randomized string hashes. The vocabulary has a fixed order; the original iterates over a set.
 """
 
-import contextlib
+import dataclasses
 import functools
 import hashlib
 import itertools
 import random
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,16 +27,16 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from dataprep import cache, parallel
-from lra.data.task import DataConfig, Sequences, Split, Task, release_folders
+from lra.data import release
+from lra.data.task import DataConfig, Split, Task, TaskInfo, save_split
 from nystromformer_jax.support.durable import sha256_of
 
 OPERATORS = ("[MAX", "[MED", "[MIN", "[SM")
 VOCAB: Mapping[str, int] = {
     token: i for i, token in enumerate(["<pad>", *"0123456789", *OPERATORS, "]"])
 }
-NUM_CLASSES = 10
 SIZES: Mapping[str, int] = {"train": 96_000, "valid": 2_000, "test": 2_000}
-OFFICIAL_FILES: Mapping[str, str] = {
+FILES: Mapping[str, str] = {
     "train": "basic_train.tsv",
     "valid": "basic_val.tsv",
     "test": "basic_test.tsv",
@@ -56,12 +57,16 @@ _CLOSE = VOCAB["]"]
 _FIRST_DIGIT = VOCAB["0"]
 _SPELLINGS = {**VOCAB, "X": _CLOSE}  # the official pipeline replaces ] by X
 del _SPELLINGS["<pad>"]
-_NO_PARENTHESES = str.maketrans("()", "  ")
-_TOKEN_PATTERN = re.compile(r"\[\w+|\d+|[\]X]|\S+")
+_WORD = re.compile(r"\[\w+|\d+|[\]X]|[^\s()]+")  # skips parentheses
 
 
 def load(
-    config: DataConfig, *, name: str = "listops", min_length: int = 500, max_length: int = 2000
+    config: DataConfig,
+    *,
+    name: str = "listops",
+    min_length: int = 500,
+    max_length: int = 2000,
+    sources: Sequence[str] = ("files", "generated"),
 ) -> Task:
     """Opens the task ListOps; prepares the data if they are missing.
 
@@ -71,21 +76,21 @@ def load(
     generated and have fewer than `min_length`.
 
     Raises:
-      ValueError: The source is unknown or contradicts `dir`, or a file is malformed.
+      ValueError: The source is not in `sources` or contradicts `dir`, or a file is malformed.
       FileNotFoundError: An official file is missing.
     """
     fingerprint: dict[str, Any] = {"task": name, "format": FORMAT}
     build: Callable[[Path], None]
-    names = ", ".join(OFFICIAL_FILES.values())
-    if config.choose_source("ListOps", "generated", f"the official files {names}") == "files":
-        paths = _official_paths(cache.user_path(config.dir))
+    if config.choose_source(name, sources, f"the files {', '.join(FILES.values())}") == "files":
+        folder = release.find(name, config.dir, ("listops-1000", "listops"), FILES.values())
+        paths = {split: folder / file for split, file in FILES.items()}
         files = {
             split: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
             for split, path in paths.items()
         }
         fingerprint |= {"source": "files", "files": files, "examples": config.examples}
         build = functools.partial(_build_from_files, paths=paths, examples=config.examples)
-        description = f"ListOps: reading {', '.join(map(str, paths.values()))}"
+        description = f"ListOps: reading {folder}"
     else:
         sizes = {split: min(config.examples or size, size) for split, size in SIZES.items()}
         options = {"seed": config.seed, "min_length": min_length, "max_length": max_length}
@@ -105,24 +110,53 @@ def load(
     )
 
 
+def load_short(config: DataConfig) -> Task:
+    """Opens the task ListOps with trees of 101 to 499 tokens, for quick comparisons; only generated."""
+    return load(
+        config, name="listops-short", min_length=100, max_length=500, sources=("generated",)
+    )
+
+
+def _build_from_files(folder: Path, *, paths: Mapping[str, Path], examples: int) -> None:
+    for split, path in paths.items():
+        lines = release.read_lines(path, _example, header=b"Source\tTarget")
+        save_split(folder, split, itertools.islice(lines, examples or None))
+
+
+def _example(line: bytes) -> tuple[bytes, int]:
+    """Returns the tokens and the label of a line of an official file."""
+    source, label = (cell.decode() for cell in release.cells(line, ("Source", "Target")))
+    if label not in tuple("0123456789"):
+        raise ValueError(f"expected a label from 0 to 9, found {label!r}.")
+    tokens = encode(source)
+    if (value := _value(tokens.tolist())) != int(label):
+        raise ValueError(f"the label is {label}, but the value of the expression is {value}.")
+    return tokens.tobytes(), value
+
+
+def _build_generated(
+    folder: Path, *, sizes: Mapping[str, int], options: Mapping[str, int], num_processes: int
+) -> None:
+    total = sum(sizes.values())
+    with closing(generate(total, num_processes=num_processes, **options)) as trees:
+        remaining = iter(tqdm(trees, "ListOps", total, unit=" trees", disable=None))
+        for split, size in sizes.items():
+            save_split(folder, split, itertools.islice(remaining, size))
+
+
 def _curriculum(config: DataConfig, task: str, max_length: int) -> tuple[Split, cache.Prepared]:
     """Opens the short trees; generates them if they are missing."""
     name = f"{task}-curriculum"
     count = config.num_easier
-    num_chunks = -(-count // CHUNK_TREES)
     draw = functools.partial(draw_short_trees, count=count, seed=config.seed, max_length=max_length)
 
     def build(folder: Path) -> None:
-        processes = min(config.num_processes, num_chunks)
-        with (
-            contextlib.closing(parallel.in_order(draw, processes)) as chunks,
-            tqdm(desc="ListOps, short trees", total=count, unit=" trees", disable=None) as progress,
-        ):
-            trees = []
-            for chunk in itertools.islice(chunks, num_chunks):
-                trees += chunk
-                progress.update(len(chunk))
-        _save(folder, "train", [tree.tokens for tree in trees], [tree.label for tree in trees])
+        chunks = range(-(-count // CHUNK_TREES))
+        num_processes = min(config.num_processes, len(chunks))
+        with closing(parallel.in_order(draw, chunks, num_processes)) as drawn:
+            trees = itertools.chain.from_iterable(drawn)
+            progress = tqdm(trees, "ListOps, short trees", count, unit=" trees", disable=None)
+            save_split(folder, "train", progress)
 
     fingerprint = {
         "task": name,
@@ -136,20 +170,6 @@ def _curriculum(config: DataConfig, task: str, max_length: int) -> tuple[Split, 
     return Split.open(prepared.folder, "train"), prepared
 
 
-def load_short(config: DataConfig) -> Task:
-    """Opens the task ListOps with trees of 101 to 499 tokens, for quick comparisons.
-
-    Raises:
-      ValueError: `dir` or `source` selects the official files, whose trees are longer.
-    """
-    if config.dir or config.source == "files":
-        raise ValueError(
-            "The data of listops-short can only be generated: leave data.dir empty, or use"
-            " --config=configs/listops.py for the official files."
-        )
-    return load(config, name="listops-short", min_length=100, max_length=500)
-
-
 # --- Expressions: text and tokens -----------------------------------------------------------------
 
 
@@ -159,11 +179,15 @@ def encode(expression: str) -> npt.NDArray[np.uint8]:
     Raises:
       ValueError: The expression is empty or has an unknown token.
     """
-    words = expression.translate(_NO_PARENTHESES).split()
+    words = _WORD.findall(expression)
     try:
         tokens = bytes(map(_SPELLINGS.__getitem__, words))
-    except KeyError:  # unknown token, or no white space around a bracket
-        tokens = bytes(_tokenize(expression))
+    except KeyError as error:
+        (word,) = error.args
+        raise ValueError(
+            f"Token {words.index(word) + 1} is {word!r}; ListOps has the digits 0 to 9,"
+            f" {', '.join(OPERATORS)} and ]."
+        ) from None
     if not tokens:
         raise ValueError("The expression is empty.")
     return np.frombuffer(tokens, np.uint8)
@@ -201,17 +225,6 @@ def _check_parentheses(expression: str) -> None:
         if mark == ")" and is_empty:
             raise ValueError("The expression has an empty pair of parentheses.")
         is_empty = mark == "("
-
-
-def _tokenize(expression: str) -> Iterator[int]:
-    matches = _TOKEN_PATTERN.finditer(expression.translate(_NO_PARENTHESES))
-    for position, match in enumerate(matches, start=1):
-        if match[0] not in _SPELLINGS:
-            raise ValueError(
-                f"Token {position} is {match[0]!r}; ListOps has the digits 0 to 9,"
-                f" {', '.join(OPERATORS)} and ]."
-            )
-        yield _SPELLINGS[match[0]]
 
 
 def _value(tokens: Iterable[int]) -> int:
@@ -254,82 +267,6 @@ _FUNCTIONS: Mapping[str, Callable[[Sequence[int]], int]] = {
     "[MIN": min,
     "[SM": lambda values: sum(values) % 10,
 }
-
-
-# --- Official files -------------------------------------------------------------------------------
-
-
-def read_tsv(path: Path, examples: int = 0) -> tuple[list[npt.NDArray[np.uint8]], list[int]]:
-    """Reads an official file, or its first `examples` rows; returns the sequences and the labels.
-
-    Raises:
-      ValueError: The file is malformed, or a label is not the value of its expression; the message
-        names the file and the line.
-    """
-    sequences: list[npt.NDArray[np.uint8]] = []
-    labels: list[int] = []
-    with path.open("rb") as file:
-        header = file.readline().rstrip(b"\r\n")
-        if header != b"Source\tTarget":
-            raise ValueError(
-                f"{path}, line 1: expected the header 'Source\\tTarget', found {header[:40]!r}."
-            )
-        for line_number, line in enumerate(file, start=2):
-            if examples and len(labels) == examples:
-                break
-            try:
-                source, label = _row(line)
-                tokens = encode(source)
-                if (value := _value(tokens.tolist())) != label:
-                    raise ValueError(
-                        f"the label is {label}, but the value of the expression is {value}."
-                    )
-                sequences.append(tokens)
-            except ValueError as error:
-                raise ValueError(f"{path}, line {line_number}: {error}") from None
-            labels.append(label)
-    if not labels:
-        raise ValueError(f"{path} contains a header but no examples.")
-    return sequences, labels
-
-
-def _row(line: bytes) -> tuple[str, int]:
-    try:
-        columns = line.decode().rstrip("\r\n").split("\t")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start + 1} is not valid UTF-8.") from None
-    if len(columns) != 2:
-        raise ValueError(f"expected 2 columns (Source and Target), found {len(columns)}.")
-    source, label = columns
-    if label not in tuple("0123456789"):
-        raise ValueError(f"expected a label from 0 to 9, found {label!r}.")
-    return source, int(label)
-
-
-def _official_paths(below: Path) -> dict[str, Path]:
-    names = OFFICIAL_FILES.values()
-    folders = release_folders(below, "listops-1000", "listops")
-    holding = (folder for folder in folders if any((folder / name).is_file() for name in names))
-    folder = next(holding, below)
-    paths = {split: folder / file for split, file in OFFICIAL_FILES.items()}
-    missing = [path.name for path in paths.values() if not path.is_file()]
-    if missing:
-        raise FileNotFoundError(
-            f"ListOps needs the official files: no {', '.join(missing)} under {folder}. Unpack"
-            " lra_release.gz and set --config.data.dir to the unpacked folder, or leave it empty to generate"
-            " the data."
-        )
-    return paths
-
-
-def _build_from_files(folder: Path, *, paths: Mapping[str, Path], examples: int) -> None:
-    for split, path in paths.items():
-        sequences, labels = read_tsv(path, examples)
-        _save(folder, split, [sequence.tobytes() for sequence in sequences], labels)
-
-
-def _save(folder: Path, split: str, expressions: Sequence[bytes], labels: Sequence[int]) -> None:
-    Split(Sequences.from_bytes(expressions), np.array(labels, np.int32)).save(folder, split)
 
 
 # --- The generator --------------------------------------------------------------------------------
@@ -487,7 +424,7 @@ def generate(
     draw_chunk = functools.partial(
         generate_chunk, seed, min_length=min_length, max_length=max_length
     )
-    with contextlib.closing(parallel.in_order(draw_chunk, num_processes)) as chunks:
+    with closing(parallel.in_order(draw_chunk, itertools.count(), num_processes)) as chunks:
         for chunk in chunks:
             known = len(seen)
             for tree in chunk.trees:
@@ -505,16 +442,12 @@ def generate(
                 )
 
 
-def _build_generated(
-    folder: Path, *, sizes: Mapping[str, int], options: Mapping[str, int], num_processes: int
-) -> None:
-    total = sum(sizes.values())
-    trees = generate(total, num_processes=num_processes, **options)
-    with (
-        contextlib.closing(trees),
-        tqdm(trees, "ListOps", total, unit=" trees", disable=None) as progress,
-    ):
-        remaining = iter(progress)
-        for split, size in sizes.items():
-            part = list(itertools.islice(remaining, size))
-            _save(folder, split, [tree.tokens for tree in part], [tree.label for tree in part])
+INFO = TaskInfo(
+    vocab_size=len(VOCAB),
+    num_classes=10,
+    load=load,
+    sizes=SIZES,
+    total_steps=5_000,
+    has_curriculum=True,
+)
+SHORT_INFO = dataclasses.replace(INFO, load=load_short, total_steps=3_000)

@@ -20,13 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep import cache
-from lra.data.task import DataConfig, Sequences, Split, Task
+from lra.data.task import DataConfig, Sequences, Split, Task, TaskInfo
 
 SIZES: Mapping[str, int] = {"train": 40_000, "valid": 1_000, "test": 1_000}
 BLANK, MASK, FIRST_KEY, FIRST_VALUE = 0, 1, 2, 128
 VOCAB_SIZE = 256
 NUM_KEYS, NUM_CLASSES = FIRST_VALUE - FIRST_KEY, VOCAB_SIZE - FIRST_VALUE
-TOTAL_STEPS = 600
 
 # Part of the fingerprint: increase it when a change of the code changes the generated data.
 FORMAT = 1
@@ -50,6 +49,19 @@ def size_of(task: str) -> tuple[int, int] | None:
     return length, pairs
 
 
+def describe(length: int, pairs: int) -> TaskInfo:
+    """Returns the properties of a task with these sizes."""
+    return TaskInfo(
+        vocab_size=VOCAB_SIZE,
+        num_classes=NUM_CLASSES,
+        load=functools.partial(load, length=length, pairs=pairs),
+        sizes=SIZES,
+        total_steps=600,
+        targets=pairs,
+        min_len=length,
+    )
+
+
 def most_frequent(pairs: int) -> float:
     """Returns the expected accuracy of answering all queries with the most frequent value, by simulation."""
     values = np.sort(np.random.default_rng(0).integers(NUM_CLASSES, size=(10_000, pairs)))
@@ -66,10 +78,7 @@ def load(config: DataConfig, *, length: int, pairs: int) -> Task:
     Raises:
       ValueError: `dir` or `source` selects files, which do not exist.
     """
-    if config.dir or config.source not in ("auto", "generated"):
-        raise ValueError(
-            "The data of MQAR can only be generated: leave data.dir empty and data.source at auto."
-        )
+    config.choose_source("MQAR", ("generated",))
     name = f"mqar-{length}-{pairs}"
     counts = {split: min(config.examples or size, size) for split, size in SIZES.items()}
     fingerprint: dict[str, Any] = {"task": name, "format": FORMAT, "sizes": counts}

@@ -19,10 +19,10 @@ import hashlib
 import itertools
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +30,12 @@ from tqdm import tqdm
 
 from dataprep import cache, parallel
 from dataprep.archives import reading, stamp
-from lra.data.task import DataConfig, Split, Task, image_to_text, release_folders
+from lra.data import pathfinder_generator as generator
+from lra.data import release
+from lra.data.task import DataConfig, Split, Task, TaskInfo, image_to_text
 
-VOCAB_SIZE = 256
 CLASS_NAMES = ("not joined", "joined")
 SIZES: Mapping[str, int] = {"train": 160_000, "valid": 20_000, "test": 20_000}
-RESOLUTIONS = (32, 64, 128, 256)
 # Training steps by resolution: 100 epochs as in the paper, also for larger images (in smaller batches).
 TOTAL_STEPS: Mapping[int, int] = {32: 62_400, 64: 124_800, 128: 249_600, 256: 998_400}
 RELEASE_FOLDERS: Mapping[str, str] = {
@@ -51,8 +51,6 @@ FORMAT = 1
 STATISTICS = ("path_length", "marker_distance", "num_distractors", "restarts")
 MAX_IMAGES = 1000  # images per split whose connected regions are counted
 CHUNK_BYTES = 2**20  # size of the images that one process draws at a time
-
-_ADVICE = "unpack lra_release.gz again"
 
 _logger = logging.getLogger(__name__)
 
@@ -71,21 +69,26 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
     name = task_name(resolution, difficulty)
     fingerprint: dict[str, Any] = {"task": name, "format": FORMAT}
     build: Callable[[Path], None]
-    if config.choose_source("Pathfinder", "generated", "the folder lra_release") == "files":
-        release = Release.find(cache.user_path(config.dir), resolution, difficulty)
+    known = ("files", "generated")
+    if config.choose_source("Pathfinder", known, "the folder lra_release") == "files":
+        images = _find_images(config.dir, resolution, difficulty)
         fingerprint |= {"source": "files", "seed": config.seed}
-        fingerprint |= {"metadata": stamp(release.metadata())}
-        build = functools.partial(_build_from_files, release=release, seed=config.seed)
-        description = f"Pathfinder: reading {release.folder}"
+        fingerprint |= {"metadata": stamp(_metadata(images))}
+        build = functools.partial(
+            _build_from_files, images=images, resolution=resolution, seed=config.seed
+        )
+        description = f"Pathfinder: reading {images}"
     else:
         sizes = {split: min(config.examples or size, size) for split, size in SIZES.items()}
         fingerprint |= {"source": "generated", "seed": config.seed, "sizes": sizes}
+        starts = dict(zip(SIZES, itertools.accumulate(SIZES.values(), initial=0), strict=False))
+        # A split with fewer examples is the beginning of the full split.
+        rows = {split: range(starts[split], starts[split] + size) for split, size in sizes.items()}
+        draw = functools.partial(
+            _draw_chunk, resolution=resolution, difficulty=difficulty, seed=config.seed
+        )
         build = functools.partial(
-            _build_generated,
-            resolution=resolution,
-            difficulty=difficulty,
-            config=config,
-            sizes=sizes,
+            _write, draw=draw, rows=rows, resolution=resolution, num_processes=config.num_processes
         )
         description = (
             f"Pathfinder: {sum(sizes.values()):,} images of {resolution} × {resolution}, {difficulty},"
@@ -109,20 +112,21 @@ def _curriculum(
     """Opens the images with shorter targets; generates them if they are missing."""
     name = f"{task_name(resolution, difficulty)}-curriculum"
     count, seed = config.num_easier, config.seed
-    plan = _plan_chunks(0, count, resolution)
     draw = functools.partial(
         _draw_curriculum_chunk,
-        plan=plan,
+        count=count,
+        step=_chunk_size(resolution),
         resolution=resolution,
         difficulty=difficulty,
         seed=seed,
     )
-
-    def build(folder: Path) -> None:
-        _require_disk_space(folder, count, resolution)
-        with closing(parallel.in_order(draw, min(config.num_processes, len(plan)))) as chunks:
-            _save(folder, "train", itertools.islice(chunks, len(plan)), count, resolution)
-
+    build = functools.partial(
+        _write,
+        draw=draw,
+        rows={"train": range(count)},
+        resolution=resolution,
+        num_processes=config.num_processes,
+    )
     fingerprint = {"task": name, "format": FORMAT, "seed": seed, "examples": count}
     description = f"Pathfinder: {count:,} images with shorter paths, seed {seed}"
     prepared = cache.prepared(name, fingerprint, build, description)
@@ -139,33 +143,54 @@ class _Chunk(NamedTuple):
 
     images: npt.NDArray[np.uint8]  # [N, R, R]
     labels: npt.NDArray[np.int32]  # [N]
-    statistics: npt.NDArray[np.float32]  # [N, len(STATISTICS)]; [N, 0] for the release
+    statistics: npt.NDArray[np.float32]  # [N, len(STATISTICS)]; [N, 0] without the generator
 
 
-def _save(folder: Path, split: str, chunks: Iterable[_Chunk], count: int, resolution: int) -> None:
-    """Writes a split in the format of `Split.open`, and the generator's statistics."""
+def _write(
+    folder: Path,
+    *,
+    draw: Callable[[range], _Chunk],
+    rows: Mapping[str, range],
+    resolution: int,
+    num_processes: int = 1,
+) -> None:
+    """Draws the `rows` of each split in chunks, and writes them in the format of `Split.open`.
+
+    Raises:
+      OSError: The disk has too little free space for the images.
+    """
     size = resolution**2
-    labels, statistics = [], []
-    with (
-        cache.array_file(folder / f"{split}_tokens.npy", (count * size,), np.uint8) as append,
-        tqdm(desc=f"Pathfinder, {split}", total=count, unit=" images", disable=None) as progress,
-    ):
-        for chunk in chunks:
-            append(chunk.images)
-            labels.append(chunk.labels)
-            statistics.append(chunk.statistics)
-            progress.update(len(chunk.labels))
-    cache.save_array(folder / f"{split}_offsets.npy", np.arange(count + 1, dtype=np.int64) * size)
-    cache.save_array(folder / f"{split}_labels.npy", np.concatenate(labels))
-    cache.save_array(folder / f"{split}_statistics.npy", np.concatenate(statistics))
-
-
-def _require_disk_space(folder: Path, num_images: int, resolution: int) -> None:
-    """Raises OSError if the disk has too little free space for the images."""
-    needed, free = num_images * resolution**2, shutil.disk_usage(folder).free
+    needed, free = sum(map(len, rows.values())) * size, shutil.disk_usage(folder).free
     if needed > free:
         reason = f"{needed / 2**20:,.0f} MiB are needed, {free / 2**20:,.0f} MiB are free"
         raise OSError(errno.ENOSPC, reason)
+    step = _chunk_size(resolution)
+    plan = [part[i : i + step] for part in rows.values() for i in range(0, len(part), step)]
+    with closing(parallel.in_order(draw, plan, min(num_processes, len(plan)))) as drawn:
+        for split, part in rows.items():
+            labels, statistics = [], []
+            with (
+                cache.array_file(
+                    folder / f"{split}_tokens.npy", (len(part) * size,), np.uint8
+                ) as append,
+                tqdm(
+                    desc=f"Pathfinder, {split}", total=len(part), unit=" images", disable=None
+                ) as progress,
+            ):
+                for chunk in itertools.islice(drawn, -(-len(part) // step)):
+                    append(chunk.images)
+                    labels.append(chunk.labels)
+                    statistics.append(chunk.statistics)
+                    progress.update(len(chunk.labels))
+            offsets = np.arange(len(part) + 1, dtype=np.int64) * size
+            cache.save_array(folder / f"{split}_offsets.npy", offsets)
+            cache.save_array(folder / f"{split}_labels.npy", np.concatenate(labels))
+            cache.save_array(folder / f"{split}_statistics.npy", np.concatenate(statistics))
+
+
+def _chunk_size(resolution: int) -> int:
+    """Returns the number of images that a process draws at a time."""
+    return max(1, CHUNK_BYTES // resolution**2)
 
 
 def open_statistics(task: Task, split: str) -> dict[str, npt.NDArray[np.float32]]:
@@ -184,263 +209,189 @@ def _describe_images(task: Task) -> str:
     images = task.first_images(MAX_IMAGES)
     neighbors = np.ones((3, 3), int)
     counts = [ndimage.label(image > 0, neighbors)[1] for image in images]
-    rows = [
-        f"Connected regions of pixels above 0, in {len(images):,} training images:"
-        f" {np.mean(counts):.2f} ± {np.std(counts):.2f}.",
+    table = [
+        {
+            "training images": name.replace("_", " "),
+            "mean": f"{values.mean():.2f}",
+            **{f"{percent} %": f"{np.percentile(values, percent):.1f}" for percent in PERCENTILES},
+        }
+        for name, values in open_statistics(task, "train").items()
     ]
-    table = []
-    for name, values in open_statistics(task, "train").items():
-        percentiles = [f"{value:.1f}" for value in np.percentile(values, PERCENTILES)]
-        names = [f"{percent} %" for percent in PERCENTILES]
-        table.append(
-            {
-                "training images": name.replace("_", " "),
-                "mean": f"{values.mean():.2f}",
-                **dict(zip(names, percentiles, strict=True)),
-            }
-        )
-    if table:
-        rows += ["", markdown(table).rstrip()]
-    return "\n".join(rows)
+    report = (
+        f"Connected regions of pixels above 0, in {len(images):,} training images:"
+        f" {np.mean(counts):.2f} ± {np.std(counts):.2f}.\n\n{markdown(table)}"
+    )
+    return report.rstrip()
 
 
 # --- Generated ------------------------------------------------------------------------------------
 
 
-def _build_generated(
-    folder: Path, *, resolution: int, difficulty: str, config: DataConfig, sizes: Mapping[str, int]
-) -> None:
-    _require_disk_space(folder, sum(sizes.values()), resolution)
-    plans: dict[str, list[tuple[int, int]]] = {}
-    start = 0
-    for split, size in sizes.items():
-        plans[split] = _plan_chunks(start, start + size, resolution)
-        start += SIZES[split]  # a split with fewer examples is the beginning of the full split
-    draw = functools.partial(
-        _draw_chunk,
-        plan=tuple(itertools.chain(*plans.values())),
-        resolution=resolution,
-        difficulty=difficulty,
-        seed=config.seed,
-    )
-    num_chunks = sum(map(len, plans.values()))
-    with closing(parallel.in_order(draw, min(config.num_processes, num_chunks))) as chunks:
-        for split, plan in plans.items():
-            part = itertools.islice(chunks, len(plan))
-            _save(folder, split, part, sizes[split], resolution)
-
-
-def _plan_chunks(start: int, stop: int, resolution: int) -> list[tuple[int, int]]:
-    """Divides the images `start` to `stop - 1` into chunks; returns (first, last + 1) of each."""
-    step = max(1, CHUNK_BYTES // resolution**2)
-    return [(first, min(first + step, stop)) for first in range(start, stop, step)]
-
-
-def _draw_chunk(
-    number: int, *, plan: Sequence[tuple[int, int]], resolution: int, difficulty: str, seed: int
-) -> _Chunk:
-    """Draws chunk `number` of the plan; returns an empty chunk after the end of the plan."""
-    from lra.data import pathfinder_generator
-
-    start, stop = plan[number] if number < len(plan) else (0, 0)
-    drawn = pathfinder_generator.generate(resolution, difficulty, seed=seed, start=start, stop=stop)
+def _draw_chunk(rows: range, *, resolution: int, difficulty: str, seed: int) -> _Chunk:
+    drawn = generator.generate(resolution, difficulty, seed=seed, start=rows.start, stop=rows.stop)
     statistics = [getattr(drawn, name).astype(np.float32) for name in STATISTICS]
     return _Chunk(drawn.images, drawn.labels, np.stack(statistics, axis=1))
 
 
 def _draw_curriculum_chunk(
-    number: int, *, plan: Sequence[tuple[int, int]], resolution: int, difficulty: str, seed: int
+    rows: range, *, count: int, step: int, resolution: int, difficulty: str, seed: int
 ) -> _Chunk:
-    """Draws chunk `number` of the curriculum; returns an empty chunk after the end of the plan.
+    """Draws the images `rows`, at most `step`, of a curriculum of `count` images.
 
     The maximum length of targets grows from image to image, from 2 paddles to one less than in the task.
     Half of the images have targets of the maximum length. The others have a random length from 2 paddles to
     the maximum.
     """
-    from lra.data import pathfinder_generator as generator
-
-    start, stop = plan[number] if number < len(plan) else (0, 0)
-    longest = np.linspace(2, generator.DIFFICULTIES[difficulty], plan[-1][1], endpoint=False)
-    longest = longest[start:stop].astype(int)
-    is_shorter, share = np.random.default_rng([seed, number]).random((2, stop - start))
+    longest = np.linspace(2, generator.DIFFICULTIES[difficulty], count, endpoint=False)
+    longest = longest[rows.start : rows.stop].astype(int)
+    rng = np.random.default_rng([seed, rows.start // step])
+    is_shorter, share = rng.random((2, len(rows)))
     paddles = np.where(is_shorter < 0.5, 2 + (share * (longest - 1)).astype(int), longest)
-    images = np.empty((stop - start, resolution, resolution), np.uint8)
-    labels = np.empty(stop - start, np.int32)
+    images = np.empty((len(rows), resolution, resolution), np.uint8)
+    labels = np.empty(len(rows), np.int32)
     for length in np.unique(paddles):
-        rows = paddles == length
+        own = paddles == length
         drawn = generator.draw(
             generator.parameters(resolution, difficulty, int(length)),
             seed=seed,
-            start=start,
-            stop=start + int(rows.sum()),
+            start=rows.start,
+            stop=rows.start + int(own.sum()),
         )
-        images[rows], labels[rows] = drawn.images, drawn.labels
-    return _Chunk(images, labels, np.zeros((stop - start, 0), np.float32))
+        images[own], labels[own] = drawn.images, drawn.labels
+    return _Chunk(images, labels, np.zeros((len(rows), 0), np.float32))
 
 
 # --- The release ----------------------------------------------------------------------------------
 
 
-class Release(NamedTuple):
-    """Folder of the release for one resolution and difficulty, with the folders `metadata` and `imgs`.
+def _find_images(data_dir: str, resolution: int, difficulty: str) -> Path:
+    """Returns the folder of the release for a resolution and a difficulty, with `metadata` and `imgs`.
 
     Only the sizes and modification times of the metadata are in the fingerprint of the prepared data, so
     changes of the images are not detected.
     """
+    size, level = f"pathfinder{resolution}", RELEASE_FOLDERS[difficulty]
+    below = cache.user_path(data_dir).resolve()
+    if below.name == level:  # the folder itself
+        below = below.parent
+    folders = (size, f"pathfinder/{size}")
+    return release.find("Pathfinder", str(below), folders, [f"{level}/metadata"]) / level
 
-    folder: Path
-    resolution: int
 
-    @classmethod
-    def find(cls, below: Path, resolution: int, difficulty: str) -> Self:
-        """Finds the folder in `below`, which may also be pathfinder32 or the folder itself.
+def _metadata(images: Path) -> dict[str, Path]:
+    """Returns the metadata files by name, sorted by number, without hidden ones such as macOS's ._1.npy.
 
-        Raises:
-          FileNotFoundError: The folder does not exist.
-        """
-        size, level = f"pathfinder{resolution}", RELEASE_FOLDERS[difficulty]
-        for folder in release_folders(below, size, f"pathfinder/{size}"):
-            if (folder / level / "metadata").is_dir():
-                return cls(folder / level, resolution)
-        if below.resolve().name == level and (below / "metadata").is_dir():
-            return cls(below, resolution)
+    They are text with one line per image, although their names end in .npy.
+
+    Raises:
+      FileNotFoundError: There are no metadata files.
+    """
+    paths = sorted(
+        (images / "metadata").glob("[!.]*.npy"), key=lambda path: (len(path.name), path.name)
+    )
+    if not paths:
         raise FileNotFoundError(
-            f"Pathfinder needs the release's images: no {size}/{level}/metadata under {below}. Unpack"
-            " lra_release.gz and set --config.data.dir to its folder lra_release, or leave it empty to"
-            " generate the data."
+            f"Pathfinder needs the release's metadata: no .npy in {images / 'metadata'};"
+            f" {release.ADVICE}."
         )
-
-    def metadata(self) -> dict[str, Path]:
-        """Returns the metadata files by name, sorted by number, without hidden ones such as macOS's ._1.npy.
-
-        Raises:
-          FileNotFoundError: There are no metadata files.
-        """
-        paths = sorted(
-            (self.folder / "metadata").glob("[!.]*.npy"),
-            key=lambda path: (len(path.name), path.name),
-        )
-        if not paths:
-            raise FileNotFoundError(
-                f"Pathfinder needs the release's metadata: no .npy in {self.folder / 'metadata'};"
-                f" {_ADVICE}."
-            )
-        return {path.name: path for path in paths}
-
-    def rows(self) -> Iterator[tuple[str, int]]:
-        """Yields the name and the label of each image; empty files are skipped and logged.
-
-        Raises:
-          ValueError: A line is malformed, or an image occurs twice; the message has file and line.
-          FileNotFoundError: An image is missing.
-          OSError: A file cannot be read.
-        """
-        seen: set[str] = set()
-        for path in self.metadata().values():
-            num_columns = 0
-            with reading(path):
-                content = path.read_bytes()
-            if not content:
-                raise ValueError(f"{path} is empty; {_ADVICE}.")
-            if content.startswith(b"\x93NUMPY"):
-                raise ValueError(
-                    f"{path} is an array in NumPy's binary format, as the original generator writes it; the"
-                    " metadata of the LRA release are text, with one image per line."
-                )
-            for number, line in enumerate(content.splitlines(), start=1):
-                columns = line.split()
-                num_columns = num_columns or len(columns)
-                try:
-                    name, label = _row(columns, num_columns)
-                except ValueError as error:
-                    raise ValueError(
-                        f"{path}, line {number}: {error} Fix it, or {_ADVICE}."
-                    ) from None
-                if name in seen:
-                    raise ValueError(f"{path}, line {number}: {name} occurs twice; {_ADVICE}.")
-                seen.add(name)
-                image = self.folder / name
-                with reading(image):
-                    num_bytes = image.stat().st_size if image.is_file() else None
-                if num_bytes is None:
-                    raise FileNotFoundError(
-                        f"{path}, line {number}: the image {image} is missing; {_ADVICE}."
-                    )
-                if num_bytes:
-                    yield name, label
-                else:
-                    _logger.warning("%s is empty and is left out.", image)
-
-    def image(self, name: str) -> npt.NDArray[np.uint8]:
-        """Returns the pixels of an image, [R, R].
-
-        Raises:
-          ValueError: The image is corrupt, or not an 8-bit grayscale image of this resolution.
-        """
-        from PIL import Image, UnidentifiedImageError
-
-        path = self.folder / name
-        try:
-            with Image.open(path) as picture:
-                picture.load()
-                found = f"{picture.width} × {picture.height} pixels of mode {picture.mode}"
-                fits = picture.mode == "L" and picture.size == (self.resolution,) * 2
-                pixels = np.asarray(picture)
-        except (
-            UnidentifiedImageError,
-            Image.DecompressionBombError,
-            OSError,
-            SyntaxError,
-            ValueError,
-        ) as error:
-            raise ValueError(f"{path} is corrupt ({error}); {_ADVICE}.") from None
-        if not fits:
-            raise ValueError(
-                f"{path} has {found}; Pathfinder needs {self.resolution} × {self.resolution} pixels of"
-                f" mode L, 8-bit gray: {_ADVICE}."
-            )
-        return pixels
+    return {path.name: path for path in paths}
 
 
-def _row(columns: Sequence[bytes], num_columns: int) -> tuple[str, int]:
+def _rows(images: Path) -> Iterator[tuple[str, int]]:
+    """Yields the name and the label of each image; empty files are skipped and logged.
+
+    Raises:
+      ValueError: A line is malformed, or an image is missing or occurs twice.
+      OSError: A file cannot be read.
+    """
+    seen: set[str] = set()
+    for path in _metadata(images).values():
+        for name, label in release.read_lines(path, _row):
+            image = images / name
+            with reading(image):
+                if name in seen or not image.is_file():
+                    flaw = "occurs twice" if name in seen else "is missing"
+                    raise ValueError(f"{image}, named in {path}, {flaw}; {release.ADVICE}.")
+                num_bytes = image.stat().st_size
+            seen.add(name)
+            if num_bytes:
+                yield name, label
+            else:
+                _logger.warning("%s is empty and is left out.", image)
+
+
+def _row(line: bytes) -> tuple[str, int]:
     """Parses a line of the metadata; returns the image's name, such as imgs/3/sample_7.png, and label."""
-    if len(columns) != num_columns or num_columns < 4:
+    columns = line.decode().split()
+    if len(columns) < 4:
         raise ValueError(
-            f"expected {num_columns if num_columns >= 4 else 'at least 4'} columns (folder, file, number,"
-            f" label, …), found {len(columns)}."
+            f"expected at least 4 columns (folder, file, number, label, …), found {len(columns)}."
         )
-    try:
-        folder, file, label = columns[0].decode(), columns[1].decode(), columns[3].decode()
-    except UnicodeDecodeError:
-        raise ValueError("the line is not valid UTF-8.") from None
+    folder, file, _, label, *_ = columns
     if label not in ("0", "1"):
         raise ValueError(f"the label in column 4 must be 0 or 1, not {label!r}.")
     return f"{folder}/{file}", int(label)
 
 
-def _build_from_files(folder: Path, *, release: Release, seed: int) -> None:
+def _read_image(path: Path, resolution: int) -> npt.NDArray[np.uint8]:
+    """Returns the pixels of an image, [R, R].
+
+    Raises:
+      ValueError: The image is corrupt, or not an 8-bit grayscale image of this resolution.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(path) as picture:
+            found = f"{picture.width} × {picture.height} pixels of mode {picture.mode}"
+            pixels = np.asarray(picture)
+    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"{path} is corrupt ({error}); {release.ADVICE}.") from None
+    if picture.mode != "L" or pixels.shape != (resolution, resolution):
+        raise ValueError(
+            f"{path} has {found}; Pathfinder needs {resolution} × {resolution} pixels of mode L, 8-bit"
+            f" gray: {release.ADVICE}."
+        )
+    return pixels
+
+
+def _build_from_files(folder: Path, *, images: Path, resolution: int, seed: int) -> None:
     rows = sorted(
-        release.rows(), key=lambda row: hashlib.sha256(f"{seed} {row[0]}".encode()).digest()
+        _rows(images), key=lambda row: hashlib.sha256(f"{seed} {row[0]}".encode()).digest()
     )
     if len(rows) < 10:
         raise ValueError(
-            f"{release.folder} has {len(rows)} non-empty images; three splits need at least 10:"
-            f" {_ADVICE}."
+            f"{images} has {len(rows)} non-empty images; three splits need at least 10:"
+            f" {release.ADVICE}."
         )
-    _require_disk_space(folder, len(rows), release.resolution)
+
+    def read(chunk: range) -> _Chunk:
+        part = rows[chunk.start : chunk.stop]
+        return _Chunk(
+            np.stack([_read_image(images / name, resolution) for name, _ in part]),
+            np.array([label for _, label in part], np.int32),
+            np.zeros((len(part), 0), np.float32),
+        )
+
     num_train, num_valid = len(rows) * 8 // 10, len(rows) // 10
-    bounds = [0, num_train, num_train + num_valid, len(rows)]
-    for split, (start, stop) in zip(SIZES, itertools.pairwise(bounds), strict=True):
-        chunks = (
-            _read_chunk(release, rows[first:last])
-            for first, last in _plan_chunks(start, stop, release.resolution)
-        )
-        _save(folder, split, chunks, stop - start, release.resolution)
+    splits = {
+        "train": range(num_train),
+        "valid": range(num_train, num_train + num_valid),
+        "test": range(num_train + num_valid, len(rows)),
+    }
+    _write(folder, draw=read, rows=splits, resolution=resolution)
 
 
-def _read_chunk(release: Release, rows: Sequence[tuple[str, int]]) -> _Chunk:
-    return _Chunk(
-        np.stack([release.image(name) for name, _ in rows]),
-        np.array([label for _, label in rows], np.int32),
-        np.zeros((len(rows), 0), np.float32),
+INFOS: Mapping[str, TaskInfo] = {
+    task_name(resolution, difficulty): TaskInfo(
+        vocab_size=256,
+        num_classes=len(CLASS_NAMES),
+        load=functools.partial(load, resolution=resolution, difficulty=difficulty),
+        sizes=SIZES,
+        total_steps=total_steps,
+        images=True,
+        has_curriculum=True,
     )
+    for resolution, total_steps in TOTAL_STEPS.items()
+    for difficulty in RELEASE_FOLDERS
+}

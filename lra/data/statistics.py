@@ -1,15 +1,14 @@
 """Statistics of the data of a task: sizes, labels, lengths, examples shared by splits."""
 
-import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from lra.data.baselines import baselines
-from lra.data.task import Sequences, Split, Task
+from lra.data.task import Split, Task
 from reporting.tables import lengths_cell
 from reporting.tables import markdown as markdown_table
 
@@ -17,65 +16,38 @@ MAX_CLASSES = 20  # with more classes, only the range of their shares is shown
 MAX_IMAGES = 1000  # images used for the distribution of pixel values
 
 
-@dataclasses.dataclass(frozen=True)
-class SplitStatistics:
-    """Statistics of one split of N examples."""
-
-    examples: int  # N
-    label_counts: npt.NDArray[np.int64]  # [C]
-    lengths: npt.NDArray[np.int64]  # tokens of each sequence, [N], or [2 N] for pairs
-    contents: frozenset[bytes]  # digests of the distinct examples; the order of a pair is ignored
-
-
-def split_statistics(split: Split, num_classes: int) -> SplitStatistics:
-    """Computes the statistics of a split."""
-    used = np.arange(len(split)) if split.pairs is None else split.pairs.ravel()
-    return SplitStatistics(
-        examples=len(split),
-        label_counts=np.bincount(split.labels.ravel(), minlength=num_classes),
-        lengths=np.diff(split.sequences.offsets)[used],
-        contents=frozenset(_digests(split)),
-    )
-
-
-def shared_examples(statistics: Mapping[str, SplitStatistics]) -> dict[tuple[str, str], int]:
-    """Returns the number of distinct examples that two splits share, by pair of splits; ignores labels."""
-    return {
-        (one, other): len(statistics[one].contents & statistics[other].contents)
-        for one, other in itertools.combinations(statistics, 2)
-    }
-
-
 def markdown(task: Task, num_classes: int) -> str:
     """Returns the statistics as Markdown: sizes, labels, lengths, shared examples, trivial predictors."""
-    statistics = {name: split_statistics(split, num_classes) for name, split in task.splits.items()}
-    table = [
-        {
-            task.name: name,
-            "examples": f"{found.examples:,}",
-            "distinct": f"{len(found.contents):,}",
-            "labels, %": _shares(100 * found.label_counts / found.label_counts.sum()),
-            **lengths_cell(found.lengths),
-        }
-        for name, found in statistics.items()
-    ]
-    paragraphs = [markdown_table(table)]
-    overlaps = [
-        f"{count:,} of {one} in {other}"
-        for (one, other), count in shared_examples(statistics).items()
-    ]
-    paragraphs += [f"Examples that splits share: {', '.join(overlaps)}."]
+    contents = {name: set(_digests(split)) for name, split in task.splits.items()}
+    table = []
+    for name, split in task.splits.items():
+        counts = np.bincount(split.labels.ravel(), minlength=num_classes)
+        table.append(
+            {
+                task.name: name,
+                "examples": f"{len(split):,}",
+                "distinct": f"{len(contents[name]):,}",
+                "labels, %": _shares(100 * counts / counts.sum()),
+                **lengths_cell(split.sequences.lengths[split.numbers.ravel()]),
+            }
+        )
+    shared = ", ".join(  # whatever their labels are
+        f"{len(contents[one] & contents[other]):,} of {one} in {other}"
+        for one, other in itertools.combinations(contents, 2)
+    )
     scores = ", ".join(f"{name} {100 * score:.2f} %" for name, score in baselines(task).items())
-    paragraphs += ["", f"Test accuracy of trivial predictors: {scores}."]
-    pairs = [split.pairs for split in task.splits.values() if split.pairs is not None]
-    if pairs:
-        texts = np.unique(np.concatenate(pairs))
-        paragraphs += ["", f"The pairs consist of {len(texts):,} distinct texts."]
+    paragraphs = [
+        f"{markdown_table(table)}\nExamples that splits share: {shared}.",
+        f"Test accuracy of trivial predictors: {scores}.",
+    ]
+    if task.splits["train"].pairs is not None:
+        texts = np.unique(np.concatenate([split.numbers for split in task.splits.values()]))
+        paragraphs += [f"The pairs consist of {len(texts):,} distinct texts."]
     if task.image_shape:
-        paragraphs += ["", _pixel_distribution(task)]
+        paragraphs += [_pixel_distribution(task)]
     if task.notes:
-        paragraphs += ["", task.notes(task)]
-    return "\n".join(paragraphs) + "\n"
+        paragraphs += [task.notes(task)]
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def _shares(shares: npt.NDArray[np.float64]) -> str:
@@ -86,20 +58,16 @@ def _shares(shares: npt.NDArray[np.float64]) -> str:
 
 
 def _digests(split: Split) -> Iterator[bytes]:
-    """Yields a digest of the tokens of each row."""
-    sequences = split.sequences
-    if split.pairs is not None:
-        known = {number: _digest(sequences, number) for number in np.unique(split.pairs).tolist()}
-        for pair in split.pairs.tolist():
-            first, second = sorted(known[number] for number in pair)
-            yield first + second
-    else:
-        yield from (_digest(sequences, number) for number in range(len(split)))
-
-
-def _digest(sequences: Sequences, number: int) -> bytes:
-    start, stop = sequences.offsets[number], sequences.offsets[number + 1]
-    return hashlib.blake2b(sequences.tokens[start:stop].data, digest_size=16).digest()
+    """Yields a digest of the tokens of each row; the order of a pair is ignored."""
+    tokens, offsets = split.sequences.tokens, split.sequences.offsets
+    known = {
+        number: hashlib.blake2b(
+            tokens[offsets[number] : offsets[number + 1]].data, digest_size=16
+        ).digest()
+        for number in np.unique(split.numbers).tolist()
+    }
+    for numbers in split.numbers.tolist():
+        yield b"".join(sorted(known[number] for number in numbers))
 
 
 def _pixel_distribution(task: Task) -> str:

@@ -5,8 +5,11 @@ pairs as indices of texts.
 """
 
 import dataclasses
+import functools
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -14,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep import cache, parallel
+from dataprep.holdout import held_out
+from nystromformer_jax.support.values import check_size
 
 Batch = dict[str, npt.NDArray[Any]]
 
@@ -50,16 +55,14 @@ class DataConfig:
     workers: int = 0
 
     def __post_init__(self) -> None:
-        if self.max_len < 1:
-            raise ValueError(f"data.max_len is {self.max_len}; it must be at least 1.")
+        check_size("data.max_len", self.max_len)
         if self.padded_len and self.padded_len < self.max_len:
             raise ValueError(
                 f"data.padded_len={self.padded_len} is shorter than data.max_len={self.max_len}:"
                 " pass max_len or more, or 0 to pad to max_len."
             )
         for name in ("examples", "workers", "pad_to_multiple_of", "curriculum", "seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"data.{name} is {getattr(self, name)}; it must be 0 or positive.")
+            check_size(f"data.{name}", getattr(self, name), least=0)
 
     @property
     def padding(self) -> "Padding":
@@ -77,50 +80,36 @@ class DataConfig:
         """Number of processes that prepare data: `workers`, or the number of usable cores."""
         return parallel.num_processes(self.workers)
 
-    def choose_source(
-        self, task: str, other: Literal["generated", "tfds"] | None, files: str
-    ) -> str:
-        """Validates `source` and `dir`; returns "files" or `other`, the second source of the task.
+    def choose_source(self, task: str, known: Sequence[str], files: str = "") -> str:
+        """Returns the source, one of those `known` to the task.
 
         Error messages name the `task` and its `files`.
 
         Raises:
           ValueError: The task does not support `source`, or `source` and `dir` contradict each other.
         """
-        known = ["auto", "files", *([other] if other else [])]
-        if self.source not in known:
+        if self.source not in ("auto", *known):
             raise ValueError(
-                f"{task} has no source {self.source!r}: set data.source to"
-                f" {', '.join(known[:-1])} or {known[-1]}."
+                f"{task} has no source {self.source!r}: set data.source to auto or"
+                f" {' or '.join(known)}."
             )
-        if self.source == "generated" and self.dir:
+        source: str = self.source
+        if source == "auto":
+            is_generated = "generated" in known and not (self.dir and "files" in known)
+            source = "generated" if is_generated else "files"
+        if source == "generated" and self.dir:
+            advice = ", or set data.source to files" if "files" in known else ""
             raise ValueError(
                 f"{task} cannot be both generated and read from data.dir={self.dir!r}: leave data.dir"
-                " empty, or set data.source to files."
+                f" empty{advice}."
             )
-        if other and self.source == other:
-            return other
-        if other == "generated" and self.source == "auto" and not self.dir:
-            return other
-        if not self.dir:
-            way = f"{task} needs {files}: set --config.data.dir to the folder that contains them"
-            if other == "tfds":
-                way += ", or set --config.data.source=tfds to read a copy prepared by tensorflow-datasets"
-            raise ValueError(f"{way}.")
-        return "files"
-
-
-def release_folders(below: Path, name: str, other_name: str = "") -> list[Path]:
-    """Returns the folders that may hold the files of a task: `below`, and `name` in the unpacked release.
-
-    `below` may also be the folder into which lra_release.gz was unpacked. The archive has a folder
-    lra_release in a folder of the same name, and both may have a copy of a task. As in the official script,
-    which deletes the outer one, the inner one comes first. `other_name` is the folder of the task in the data
-    folder of that script.
-    """
-    places = ("lra_release/lra_release", "lra_release", "")
-    names = [name, other_name] if other_name else [name]
-    return [below, *(below / place / own for place in places for own in names)]
+        if source == "files" and not self.dir:
+            others = [f", or --config.data.source={name}" for name in known if name != "files"]
+            raise ValueError(
+                f"{task} needs {files}: set --config.data.dir to the folder that contains them"
+                f"{''.join(others)}."
+            )
+        return source
 
 
 class Padding(NamedTuple):
@@ -210,20 +199,22 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @functools.cached_property
+    def numbers(self) -> npt.NDArray[np.integer]:
+        """Indices of the sequences of each row, [N, 1], or [N, 2] for pairs."""
+        return np.arange(len(self))[:, None] if self.pairs is None else self.pairs
+
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Number of tokens of each row; for pairs, of the longer sequence, [N]."""
-        lengths = self.sequences.lengths
-        if self.pairs is None:
-            return lengths[: len(self)]
-        longer: npt.NDArray[np.int64] = lengths[self.pairs].max(axis=1)
-        return longer
+        longest: npt.NDArray[np.int64] = self.sequences.lengths[self.numbers].max(axis=1)
+        return longest
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         """Returns the token ids of a row (two arrays for a pair) and the label, or a list of labels."""
         cache.require_rows(np.array([index]), len(self))
-        numbers = [index] if self.pairs is None else self.pairs[index].tolist()
-        return *(self.sequences[number] for number in numbers), self.labels[index].tolist()
+        sequences = (self.sequences[number] for number in self.numbers[index].tolist())
+        return *sequences, self.labels[index].tolist()
 
     def batch(self, indices: npt.NDArray[np.integer], padding: Padding) -> Batch:
         """Returns the rows `indices` as a batch.
@@ -239,11 +230,9 @@ class Split:
         """
         indices = np.asarray(indices)
         cache.require_rows(indices, len(self))
-        columns = {"": indices}
-        if self.pairs is not None:
-            columns = {"1": self.pairs[indices, 0], "2": self.pairs[indices, 1]}
         batch: Batch = {}
-        for suffix, numbers in columns.items():
+        suffixes = ("",) if self.pairs is None else ("1", "2")
+        for suffix, numbers in zip(suffixes, self.numbers[indices].T, strict=True):
             rows = self.sequences.rows(numbers, padding)
             batch[f"inputs{suffix}"], batch[f"mask{suffix}"] = rows
         batch["labels"] = self.labels[indices]
@@ -286,6 +275,43 @@ class Split:
             sequences = Sequences.open(folder, name, first_id=first_id)
             return cls(sequences, labels, positions=positions)
         return cls(documents, labels, cache.open_array(folder / f"{name}_pairs.npy"))
+
+
+def save_split(folder: Path, name: str, examples: Iterable[tuple[bytes, int]]) -> None:
+    """Writes a split of labeled sequences, given as bytes; see `Split.save`."""
+    contents, labels = zip(*examples, strict=True)
+    Split(Sequences.from_bytes(contents), np.array(labels, np.int32)).save(folder, name)
+
+
+def save_balanced_splits(
+    folder: Path,
+    examples: Mapping[str, Sequence[tuple[bytes, int]]],
+    per_class: Mapping[str, int],
+    class_names: Sequence[str],
+    seed: int,
+    origin: str,
+) -> None:
+    """Writes the splits "train", "valid" and "test" of labeled sequences in "train" and "test".
+
+    A tenth of the training examples of each class is held out for validation.
+
+    Raises:
+      ValueError: A class does not have exactly `per_class` examples in a split; the message names the
+        `origin` of the examples.
+    """
+    for split, rows in examples.items():
+        counts = Counter(label for _, label in rows)
+        if counts != dict.fromkeys(range(len(class_names)), per_class[split]):
+            found = ", ".join(f"{counts[label]:,} {name}" for label, name in enumerate(class_names))
+            raise ValueError(
+                f"{per_class[split]:,} examples of each class are needed in {split}, but {origin} has"
+                f" {found}: unpack the download again, or prepare the dataset again with tfds."
+            )
+    contents, labels = zip(*examples["train"], strict=True)
+    is_valid = held_out(contents, np.array(labels), per_class["train"] // 10, seed)
+    save_split(folder, "train", itertools.compress(examples["train"], ~is_valid))
+    save_split(folder, "valid", itertools.compress(examples["train"], is_valid))
+    save_split(folder, "test", examples["test"])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ from dataprep import parallel
 if __name__ == "__main__":
     # A shell that runs the tests in the background lets its processes ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    pieces = parallel.in_order(eval(sys.argv[1]), 2)
+    pieces = parallel.in_order(eval(sys.argv[1]), range(1000), 2)
     next(pieces), next(pieces)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
     sys.stdin.readline()
@@ -39,24 +39,28 @@ def is_running(pid):
 
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_pieces_come_in_order(num_processes):
-    pieces = parallel.in_order(operator.neg, num_processes)
-    assert list(itertools.islice(pieces, 7)) == [0, -1, -2, -3, -4, -5, -6]
-    pieces.close()
-
-
-def test_default_is_one_process_per_available_core():
-    assert parallel.num_processes(7) == 7
-    assert 1 <= parallel.num_processes(0) <= os.cpu_count()
+    assert list(parallel.in_order(operator.neg, range(7), num_processes)) == [
+        0,
+        -1,
+        -2,
+        -3,
+        -4,
+        -5,
+        -6,
+    ]
+    endless = parallel.in_order(operator.neg, itertools.count(5), num_processes)
+    assert list(itertools.islice(endless, 2)) == [-5, -6]
+    endless.close()
 
 
 def test_raises_the_error_of_a_worker():
     with pytest.raises(TypeError):
-        next(parallel.in_order(len, 2))
+        next(parallel.in_order(len, [3], 2))
 
 
 def test_reports_a_worker_that_died():
     with pytest.raises(ChildProcessError, match=r"process that prepares data died.*data\.workers"):
-        next(parallel.in_order(os._exit, 2))
+        next(parallel.in_order(os._exit, [3], 2))
 
 
 def start_parent(function):

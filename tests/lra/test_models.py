@@ -8,6 +8,7 @@ import pytest
 
 from lra.models import (
     Classifier,
+    DualEncoder,
     ModelConfig,
     SequenceEncoder,
     Tagger,
@@ -36,10 +37,10 @@ def apply(model, variables, *inputs):
     return model.apply(variables, *inputs, deterministic=True)
 
 
-def small_model(attention="nystrom", sizes=None, **options):
+def small_model(attention="nystrom", sizes=None, kind=Classifier, **options):
     sizes = {"embed_dim": 12, "head_dim": 5, "mlp_dim": 7} | (sizes or {})
     config = ModelConfig(vocab_size=11, max_len=64, **sizes)
-    return Classifier(config, make_core(attention, **options), num_classes=3)
+    return kind(config, make_core(attention, **options), num_classes=3)
 
 
 def test_a_tagger_classifies_the_tokens_at_the_positions(rngs):
@@ -219,23 +220,6 @@ def test_stem_is_between_embedding_and_positions(rngs):
     assert_close(pooled, mean_of_encoder(weights["encoder"], x, mask), REFERENCE)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"stem": (4,)}, r"model\.stem: needs odd kernel sizes, got"),
-        ({"stem": (3, 0)}, r"model\.stem: needs odd kernel sizes, got"),
-        ({"stem": (3, 3), "stem_dilations": (1,)}, "one number for each of the 2 convolutions"),
-        (
-            {"stem": (3,), "stem_dilations": (0,)},
-            r"model\.stem_dilations: needs numbers of 1 or more",
-        ),
-    ],
-)
-def test_rejects_an_invalid_stem(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        ModelConfig(vocab_size=11, max_len=64, **options)
-
-
 def test_order_of_tokens_does_not_matter_without_positions(rngs):
     inputs, everywhere = jax.random.randint(next(rngs), (2, 13), 1, 11), jnp.ones((2, 13), bool)
     pooled, params = pooled_by("mean", inputs, everywhere, positions="none")
@@ -318,29 +302,42 @@ def test_blocks_get_the_time_scales_and_the_normalization_of_the_averages():
     assert options == {(3, 64, "variance")}
 
 
-@pytest.mark.slow_except("softmax-sizes1")
+@pytest.mark.slow_except("Classifier-softmax-sizes1", "DualEncoder-softmax-sizes3")
 @pytest.mark.parametrize(
-    ("attention", "sizes"),
-    [("nystrom", {}), ("softmax", {}), ("nystrom", {"stem": (5, 3), "pooling": "ends"})],
+    ("kind", "attention", "sizes"),
+    [
+        (Classifier, "nystrom", {}),
+        (Classifier, "softmax", {}),
+        (Classifier, "nystrom", {"stem": (5, 3), "pooling": "ends"}),
+        (DualEncoder, "softmax", {}),
+        (DualEncoder, "nystrom", {}),
+    ],
 )
-def test_logits_and_gradients_ignore_padding(rngs, attention, sizes):
+def test_logits_and_gradients_ignore_padding(rngs, kind, attention, sizes):
+    """Tokens in the padding, and the length of the padding, change nothing."""
     options = {"num_landmarks": 5, "conv_kernel_size": 3} if attention == "nystrom" else {}
-    model = small_model(attention, sizes, **options)
-    inputs = jax.random.randint(next(rngs), (2, 23), 1, 11)
-    mask = mask_of_lengths([23, 9], 23)
-    params = random_variables(next(rngs), model, inputs, mask)
+    model = small_model(attention, sizes, kind=kind, **options)
+    texts, padded = [], []
+    for lengths in ([23, 9], [17, 23])[: len(kind.batch_keys) // 2]:
+        inputs = jax.random.randint(next(rngs), (2, 23), 1, 11)
+        mask = mask_of_lengths(lengths, 23)
+        texts += [inputs, mask]
+        padded += [
+            np.pad(jnp.where(mask, inputs, 7), ((0, 0), (0, 14)), constant_values=5),
+            np.pad(mask, ((0, 0), (0, 14))),
+        ]
+    params = random_variables(next(rngs), model, *texts)
 
     @jax.jit
-    def run(params, inputs, mask):
+    def run(params, *texts):
         def total(params):
-            logits = model.apply(params, inputs, mask, deterministic=True)
+            logits = model.apply(params, *texts, deterministic=True)
             return (logits * jnp.arange(3.0)[None]).sum(), logits
 
         return jax.value_and_grad(total, has_aux=True)(params)
 
-    padded = np.pad(inputs, ((0, 0), (0, 14)), constant_values=7)
-    (_, logits), gradients = run(params, padded, np.pad(mask, ((0, 0), (0, 14))))
-    (_, expected), expected_gradients = run(params, inputs, mask)
+    (_, logits), gradients = run(params, *padded)
+    (_, expected), expected_gradients = run(params, *texts)
     assert_close(logits, expected, REFERENCE)
     assert_close(gradients, expected_gradients, REFERENCE)
 
@@ -369,10 +366,21 @@ def test_dropout_applies_to_the_embeddings(rngs):
     assert 0.02 < float((embedded == 0).mean()) < 0.3  # a tenth
 
 
-def test_rejects_invalid_sizes():
-    with pytest.raises(
-        ValueError, match=r"model\.num_heads must be an integer of at least 1, got 0"
-    ):
-        ModelConfig(vocab_size=11, max_len=64, num_heads=0)
-    with pytest.raises(ValueError, match=r"model\.dropout_rate"):
-        ModelConfig(vocab_size=11, max_len=64, dropout_rate=1.0)
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"num_heads": 0}, r"model\.num_heads"),
+        ({"dropout_rate": 1.0}, r"model\.dropout_rate"),
+        ({"layer_norm_epsilon": 0.0}, r"model\.layer_norm_epsilon"),
+        ({"num_layers": 1001}, r"model\.num_layers"),
+        ({"mlp_dim": 1, "pair_features": "concatenation"}, r"model\.mlp_dim"),  # halved in the head
+        ({"stem": (4,)}, r"model\.stem: .* odd"),
+        ({"stem": (3, 0)}, r"model\.stem: .* odd"),
+        ({"stem": (3, 3), "stem_dilations": (1,)}, r"model\.stem_dilations"),
+        ({"stem": (3,), "stem_dilations": (0,)}, r"model\.stem_dilations"),
+    ],
+)
+def test_invalid_values_are_errors(options, word):
+    with pytest.raises(ValueError, match=word):
+        ModelConfig(vocab_size=11, max_len=64, **options)
+    ModelConfig(vocab_size=11, max_len=64, mlp_dim=1)

@@ -85,17 +85,6 @@ def test_trains_and_evaluates_on_images(tmp_path):
     assert result["partial"]
 
 
-@pytest.mark.slow(minutes=0.4)
-def test_mlpen_quirks_mask_black_pixels():
-    argument = "nystrom,num_landmarks=4,conv_kernel_size=3,quirks=mlpen"
-    config = small("pathfinder", argument, examples=23, workers=1)
-    prepared = train.prepare(config)
-    examples = train._examples(prepared, data.load(prepared.data).splits["train"])
-    batch = examples.make_batch(np.arange(8))
-    np.testing.assert_array_equal(batch["mask"], batch["inputs"] > 0)
-    assert 0.2 < batch["mask"].mean() < 0.5  # two thirds of the pixels are black
-
-
 def test_reports_missing_data_before_compiling(tmp_path, caplog):
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         for name in ("text", "retrieval", "image"):

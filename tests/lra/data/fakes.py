@@ -1,17 +1,162 @@
-"""Small reviews, images and trees in every supported format."""
+"""Small files of every task that reads files, and their examples, in every supported format."""
 
 import collections
+import functools
 import hashlib
 import io
+import itertools
+import random
 import statistics
 import tarfile
 
 import numpy as np
+from PIL import Image
 
-from lra.data import image, listops, text
+from dataprep import imdb
+from lra import data
+from lra.data import image, listops, pathfinder_generator, retrieval, text
 
 REVIEWS_PER_CLASS = 20
 IMAGES_PER_FILE = 40
+
+# The folder of each task in the folder of all data.
+FOLDERS = {
+    "text": "aclImdb",
+    "image": "cifar-10-batches-bin",
+    "listops": "listops-1000",
+    "retrieval": "tsv_data",
+    "pathfinder32-easy": "pathfinder32/curv_baseline",
+}
+PAPERS = [
+    f"Paper {number}, on {word} and naïve “quotes”\\n, b'as it stands'"
+    for number, word in enumerate(["parsing", "tagging", "speech", "dialogue", "summaries"] * 3)
+]
+PAIRS_PER_SPLIT = {"train": 97, "valid": 13, "test": 11}
+
+
+@functools.cache
+def files(task):
+    """Returns a dict from file name below the folder of a task to content."""
+    if task == "text":
+        return reviews()
+    if task == "image":
+        return batches()
+    if task == "listops":
+        return {name: tsv(trees()[split]) for split, name in listops.FILES.items()}
+    if task == "retrieval":
+        return {
+            name: b"".join(pair_line(*pair) for pair in pairs()[split])
+            for split, name in retrieval.FILES.items()
+        }
+    drawn = drawn_images()
+    found = {}
+    for part, rows in ((2, range(13)), (10, range(13, 23))):
+        lines = []
+        for row in rows:
+            png = io.BytesIO()
+            Image.fromarray(drawn.images[row]).save(png, "PNG")
+            found[f"imgs/{part}/sample_{row}.png"] = png.getvalue()
+            lines.append(
+                f"imgs/{part} sample_{row}.png {row} {drawn.labels[row]} 1.0 6 2 2 0.5 1 1\n"
+            )
+        found[f"metadata/{part}.npy"] = "".join(lines).encode()
+    return found
+
+
+def examples(task):
+    """Returns the examples in the files of a task, (content, label) or (text, text, label), by splits.
+
+    Splits that the task draws from the same examples are joined by "+".
+    """
+    if task == "listops":
+        return {split: list(map(tuple, own)) for split, own in trees().items()}
+    if task == "retrieval":
+        return {
+            split: [
+                (PAPERS[one].encode(), PAPERS[other].encode(), label) for label, one, other in own
+            ]
+            for split, own in pairs().items()
+        }
+    if task.startswith("pathfinder"):
+        drawn = drawn_images()
+        images = [pixels.tobytes() for pixels in drawn.images]
+        return {"train+valid+test": list(zip(images, drawn.labels.tolist(), strict=True))}
+    found = {"train+valid": [], "test": []}
+    if task == "text":
+        for name, content in reviews().items():
+            split = "test" if name.startswith("test") else "train+valid"
+            found[split].append((content.strip(), int("/pos/" in name)))
+        return found
+    for names, own in zip(image.FILES.values(), found.values(), strict=True):
+        for record in itertools.chain(*(records(batches()[name]) for name in names)):
+            own.append((tensorflow_gray(*record[1:].reshape(3, 1024)).tobytes(), int(record[0])))
+    return found
+
+
+def rows(split):
+    """Returns the examples of a split in the format of `examples`."""
+    first = split.sequences.first_id
+    return [
+        (*((ids - first).astype(np.uint8).tobytes() for ids in sequences), label)
+        for *sequences, label in split
+    ]
+
+
+def load(task, dir, **changes):
+    """Opens a task whose files, or whose fake of tfds, are below `dir`."""
+    config = data.DataConfig(
+        **{"task": task, "dir": str(dir), "max_len": 4096, "workers": 1} | changes
+    )
+    if task == "text":
+        return text.load(config, per_class=REVIEWS_PER_CLASS)
+    if task == "image":
+        return image.load(config, images_per_file=IMAGES_PER_FILE)
+    return data.load(config)
+
+
+@functools.cache
+def trees():
+    """Returns 20 trees for each split of ListOps."""
+    drawn = iter(listops.generate_chunk(7, 0, 20, 60).trees)
+    return {split: list(itertools.islice(drawn, 20)) for split in listops.FILES}
+
+
+@functools.cache
+def drawn_images():
+    """Returns 23 images of Pathfinder."""
+    return pathfinder_generator.generate(32, "easy", seed=0, start=0, stop=23)
+
+
+@functools.cache
+def pairs():
+    """Returns (label, paper, paper) for each split of Retrieval, sorted by label."""
+    rng = random.Random(3)
+    couples = list(itertools.permutations(range(len(PAPERS)), 2))
+    labeled = ((rng.choice([0, 1]), *couple) for couple in rng.sample(couples, 121))
+    return {
+        split: sorted(itertools.islice(labeled, count)) for split, count in PAIRS_PER_SPLIT.items()
+    }
+
+
+def pair_line(label, one, other, text1=None, text2=None):
+    """Returns a line of Retrieval's files; the ids are numbers of papers."""
+    columns = (f"{label}.0", f"P{one}", f"P{other}", text1 or PAPERS[one], text2 or PAPERS[other])
+    return "\t".join(columns).encode() + b"\n"
+
+
+def records(content):
+    """Returns the labels and planes in a file of CIFAR-10, [N, 3073]; may be changed."""
+    return np.frombuffer(content, np.uint8).reshape(-1, 3073).copy()
+
+
+def tensorflow_gray(red, green, blue):
+    """tf.image.rgb_to_grayscale, step by step in float32: to 0..1, weighted sum, back with x.5."""
+    one = np.float32
+    red, green, blue = (
+        np.asarray(color).astype(np.float32) * one(1 / 255) for color in (red, green, blue)
+    )
+    gray = (red * one(0.2989) + green * one(0.5870)) + blue * one(0.1140)
+    return np.trunc(gray * one(255.5)).astype(np.uint8)
 
 
 def reviews(per_class=REVIEWS_PER_CLASS):
@@ -86,10 +231,10 @@ def write_imdb_tfds(data_dir, files):
     splits = {"train": [], "test": [], "unsupervised": [{"text": "?", "label": -1}]}
     for name, content in files.items():
         split, sentiment, _ = name.split("/")
-        splits[split].append({"text": content.strip(), "label": text.CLASS_NAMES.index(sentiment)})
+        splits[split].append({"text": content.strip(), "label": imdb.CLASS_NAMES.index(sentiment)})
 
     def features(connectors):
-        label = connectors.ClassLabel(names=text.CLASS_NAMES)
+        label = connectors.ClassLabel(names=imdb.CLASS_NAMES)
         return {"text": connectors.Text(), "label": label}
 
     return write_tfds(data_dir, "imdb_reviews", features, splits, config="plain_text")
@@ -97,8 +242,6 @@ def write_imdb_tfds(data_dir, files):
 
 def write_cifar_tfds(data_dir, files):
     """As tfds's own cifar10: PNG in colour, shuffled, with ids."""
-    from PIL import Image
-
     splits = {split: [] for split in image.FILES}
     for split, names in image.FILES.items():
         for record in np.concatenate(
@@ -140,10 +283,10 @@ def official_text(tokens):
     return text
 
 
-def write_tsv(path, split):
-    """Writes a split as the official generator does."""
-    rows = (f"{official_text(tokens)}\t{label}\r\n" for tokens, label in split)
-    path.write_text("".join(["Source\tTarget\r\n", *rows]), encoding="utf-8", newline="")
+def tsv(split):
+    """Returns the file of a split as the official generator writes it."""
+    rows = (f"{official_text(list(tokens))}\t{label}\r\n" for tokens, label in split)
+    return "".join(["Source\tTarget\r\n", *rows]).encode()
 
 
 def recursive_value(words):

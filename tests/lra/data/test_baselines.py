@@ -98,50 +98,42 @@ def digits(rng, count):
     return " ".join(map(str, rng.integers(10, size=count)))
 
 
-def scores(tmp_path, tree):
+def root_and_end(rng):
+    root, last = rng.choice(["MAX", "MIN"]), int(rng.integers(10))
+    return f"[{root} {digits(rng, 30)} {last} ]", last if root == "MAX" else 9 - last
+
+
+def depth_of_the_end(rng):
+    last, nested = int(rng.integers(10)), rng.random() < 0.5
+    end = f"[SM {last} ] ]" if nested else f"[SM ] {last} ]"
+    return f"[MAX {digits(rng, 30)} {end}", 9 - last if nested else last
+
+
+def middle(rng):
+    digit = int(rng.integers(10))
+    return f"[MAX {digits(rng, 10)} {digit} {digits(rng, 10)} ]", digit
+
+
+def one_digit(rng):
+    digit = int(rng.integers(10))
+    return f"[MAX {digit} ]", digit
+
+
+@pytest.mark.parametrize(
+    ("tree", "wrong", "right"),  # the label depends on `tree` alone
+    [
+        (root_and_end, "first token alone", "first and last 2 tokens"),
+        (depth_of_the_end, "first and last 2 tokens", "first and last 4 tokens"),
+        (middle, "first and last 9 tokens", None),
+        (one_digit, "constant answer", "first and last 9 tokens"),
+    ],
+)
+def test_baselines_read_the_ends_of_a_tree_and_the_root_operator(tmp_path, tree, wrong, right):
     train, test = trees(3000, 0, tree), trees(300, 1, tree)
-    return baselines(task(tmp_path, train, test, name="listops-made"))
-
-
-def test_baseline_reads_the_ends_and_the_root_operator(tmp_path):
-    def tree(rng):
-        root, last = rng.choice(["MAX", "MIN"]), int(rng.integers(10))
-        return f"[{root} {digits(rng, 30)} {last} ]", last if root == "MAX" else 9 - last
-
-    found = scores(tmp_path, tree)
-    assert found["first token alone"] < 0.3
-    assert found["first and last 2 tokens"] == 1.0
-
-
-def test_baseline_reads_the_depth_of_the_ends(tmp_path):
-    def tree(rng):
-        last, nested = int(rng.integers(10)), rng.random() < 0.5
-        end = f"[SM {last} ] ]" if nested else f"[SM ] {last} ]"
-        return f"[MAX {digits(rng, 30)} {end}", 9 - last if nested else last
-
-    found = scores(tmp_path, tree)
-    assert found["first and last 2 tokens"] < 0.7
-    assert found["first and last 4 tokens"] == 1.0
-
-
-def test_baseline_ignores_the_middle_of_a_tree(tmp_path):
-    def tree(rng):
-        middle = int(rng.integers(10))
-        return f"[MAX {digits(rng, 10)} {middle} {digits(rng, 10)} ]", middle
-
-    found = scores(tmp_path, tree)
+    found = baselines(task(tmp_path, train, test, name="listops-made"))
     assert len(found) == 5
-    assert max(found.values()) < 0.3
-
-
-def test_baseline_reads_trees_shorter_than_the_ends(tmp_path):
-    def tree(rng):
-        only = int(rng.integers(10))
-        return f"[MAX {only} ]", only
-
-    found = scores(tmp_path, tree)
-    assert found["constant answer"] < 0.3
-    assert found["first and last 9 tokens"] == 1.0
+    assert found[wrong] < (0.7 if tree is depth_of_the_end else 0.3)
+    assert right is None or found[right] == 1.0
 
 
 def test_only_listops_has_a_baseline_from_the_ends(tmp_path):

@@ -54,22 +54,22 @@ def test_labeled_tokens_may_have_class_names(monkeypatch, capsys):
     assert f"label [{first}, {second}] (class {first}, class {second}):" in printed
 
 
-def test_shows_examples_as_text(capsys):
-    assert command.main(["listops-short", "--examples=3", "--workers=1", "--show=1"]) == 0
+def test_shows_examples_and_exports_them_for_tensorflow_datasets(capsys, tmp_path):
+    import tensorflow_datasets as tfds
+
+    arguments = ["listops-short", "--examples=3", "--workers=1"]
+    export = f"--export_tfds={tmp_path / 'new'}"
+    assert command.main([*arguments, "--show=1", export]) == 0
     printed = capsys.readouterr().out
     assert "Training example 0, label " in printed
     assert "\n[M" in printed or "\n[SM" in printed
-
-
-def test_exports_generated_data_for_tensorflow_datasets(capsys, tmp_path):
-    import tensorflow_datasets as tfds
-
-    arguments = ["listops-short", "--examples=3", "--workers=1", f"--export_tfds={tmp_path}"]
-    assert command.main(arguments) == 0
-    assert f"to {tmp_path / 'listops_short' / '1.0.0'}." in capsys.readouterr().out
-    assert len(tfds.data_source("listops_short", split="test", data_dir=tmp_path)) == 3
-    assert command.main(arguments) == 2
+    assert f"to {tmp_path / 'new' / 'listops_short' / '1.0.0'}." in printed
+    assert len(tfds.data_source("listops_short", split="test", data_dir=tmp_path / "new")) == 3
+    assert command.main([*arguments, export]) == 2
     assert "exists already" in capsys.readouterr().err
+    (tmp_path / "file").write_text("no folder")
+    assert command.main([*arguments, f"--export_tfds={tmp_path / 'file' / 'x'}"]) == 2
+    assert "Exporting listops-short needs to write to" in capsys.readouterr().err
 
 
 def test_rejects_changed_data(capsys):
@@ -91,14 +91,14 @@ def test_rejects_changed_data(capsys):
         ([*EASY, "--data_dir=~no such user/x"], "this user does not exist: write the full path"),
         (
             ["text"],
-            "aclImdb_v1.tar.gz: set --data_dir to the folder that contains them, or set --source",
+            "aclImdb_v1.tar.gz: set --data_dir to the folder that contains them, or --source",
         ),
         (["image", "--data_dir=nowhere"], "Image needs "),
         (["retrieval"], "Retrieval needs "),
-        ([*EASY, "--data_dir=nowhere"], "Pathfinder needs the release's images"),
-        (["listops", "--examples=-1"], "--examples is -1"),
-        (["listops", "--seed=-1"], "--seed is -1"),
-        (["listops", "--source=foo"], "set --source to auto, files or generated"),
+        ([*EASY, "--data_dir=nowhere"], "Pathfinder needs the files of the LRA release"),
+        (["listops", "--examples=-1"], "--examples must be"),
+        (["listops", "--seed=-1"], "--seed must be"),
+        (["listops", "--source=foo"], "set --source to auto or files or generated"),
     ],
 )
 def test_invalid_arguments_print_one_sentence(arguments, sentence, capsys):
@@ -149,13 +149,6 @@ def test_failed_write_of_a_contact_sheet_prints_one_sentence(tmp_path, monkeypat
         in capsys.readouterr().err
     )
     assert list(tmp_path.glob("**/*.png*")) == []
-
-
-def test_failed_write_of_an_export_prints_one_sentence(tmp_path, capsys):
-    (tmp_path / "file").write_text("no folder")
-    arguments = ["listops-short", "--examples=3", "--workers=1"]
-    assert command.main([*arguments, f"--export_tfds={tmp_path / 'file' / 'x'}"]) == 2
-    assert "Exporting listops-short needs to write to" in capsys.readouterr().err
 
 
 def test_contact_sheet_has_every_image_at_its_place(tmp_path):

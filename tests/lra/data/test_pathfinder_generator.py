@@ -31,18 +31,6 @@ ORIGINAL = {
     "restarts": ((319.5, 4.5), (3759, 5.2e02), (366.5, 46), (6.977, 0.2)),
 }
 
-# The same of an earlier run on fewer images, and the standard deviation of all pixels.
-EARLIER = {
-    "0": (0.658, 0.735, 0.863, 0.961),
-    "1-16": (0.1835, 0.145, 0.0765, 0.021),
-    "17-64": (0.0335, 0.029, 0.0207, 0.0039),
-    "65-128": (0.042, 0.043, 0.0094, 0.003),
-    "129-200": (0.0681, 0.038, 0.0164, 0.0034),
-    "201-255": (0.0155, 0.0096, 0.0139, 0.0077),
-    "pixel": (20.1, 13.6, 7.9, 2.95),
-}
-EARLIER_STD = (50.8, 41.6, 35.8, 24.1)
-
 NUM_IMAGES = (1_511, 89, 127, 401)
 BINS = {"0": (0, 0), "1-16": (1, 16), "17-64": (17, 64), "65-128": (65, 128)}
 BINS |= {"129-200": (129, 200), "201-255": (201, 255)}
@@ -71,55 +59,16 @@ def sha256(arrays):
 # --- Parameters and errors
 
 
-def test_parameters_equal_those_of_the_long_range_arena():
-    assert parameters(32, "hard") == pathfinder_generator.Parameters(
-        resolution=32,
-        padding=1,
-        margins=(1,),
-        paddle_length=2,
-        paddle_thickness=0.5,
-        marker_radius=1.5,
-        seed_distance=7,
-        continuity=1.0,
-        contour_length=14,
-        distractor_length=4,
-        num_distractors=5,
-        target_contrast=1.5,
-        distractor_contrast=2,
-    )
-    by_resolution = ("padding", "margins", "paddle_length", "paddle_thickness", "marker_radius")
-    by_resolution += ("seed_distance", "continuity", "target_contrast", "distractor_contrast")
-    table = {
-        64: (1, (1,), 5, 1, 2.5, 12, 1.8, 0.8, 0.8),
-        128: (1, (2, 3), 5, 1.5, 3, 20, 1.8, 0.9, 0.9),
-        256: (22, (3,), 5, 2, 5, 27, 1.8, 1, 1),
-    }
-    for resolution, row in table.items():
-        for difficulty in DIFFICULTIES:
-            ours = dataclasses.asdict(parameters(resolution, difficulty))
-            assert tuple(ours[name] for name in by_resolution) == row
-
-
 def test_difficulty_is_the_length_of_the_paths():
-    lengths = {
-        (resolution, difficulty): dataclasses.astuple(parameters(resolution, difficulty))[10:13]
-        for resolution in RESOLUTIONS
-        for difficulty in DIFFICULTIES
-    }
-    assert lengths == {
-        (32, "easy"): (6, 2, 10),
-        (32, "intermediate"): (9, 3, 6),
-        (32, "hard"): (14, 4, 5),
-        (64, "easy"): (6, 2, 11),
-        (64, "intermediate"): (9, 3, 7),
-        (64, "hard"): (14, 4, 5),
-        (128, "easy"): (6, 2, 17),
-        (128, "intermediate"): (9, 3, 11),
-        (128, "hard"): (14, 4, 8),
-        (256, "easy"): (6, 2, 15),
-        (256, "intermediate"): (9, 3, 10),
-        (256, "hard"): (14, 4, 7),
-    }
+    """Paddles of a target and of a distractor, and the number of distractors; from easy to hard."""
+    for resolution, expected in {
+        32: [(6, 2, 10), (9, 3, 6), (14, 4, 5)],
+        64: [(6, 2, 11), (9, 3, 7), (14, 4, 5)],
+        128: [(6, 2, 17), (9, 3, 11), (14, 4, 8)],
+        256: [(6, 2, 15), (9, 3, 10), (14, 4, 7)],
+    }.items():
+        chosen = [parameters(resolution, difficulty) for difficulty in DIFFICULTIES]
+        assert [dataclasses.astuple(one)[10:13] for one in chosen] == expected
 
 
 @pytest.mark.parametrize(
@@ -165,17 +114,6 @@ def test_images_differ_between_numbers_seeds_and_difficulties():
         for difficulty in DIFFICULTIES
     ]
     assert len({image.tobytes() for stream in streams for image in stream}) == 12 * 101
-
-
-@pytest.mark.slow(minutes=0.1)
-def test_another_process_draws_the_same_images():
-    script = (
-        "import hashlib\n"
-        "from lra.data.pathfinder_generator import generate\n"
-        "print(hashlib.sha256(generate(32, 'hard', seed=5, start=10, stop=23).images).hexdigest())"
-    )
-    drawn = generate(32, "hard", seed=5, start=0, stop=29)
-    assert run_python(script) == sha256([drawn.images[10:23]])
 
 
 def test_images_never_change():
@@ -226,7 +164,7 @@ def test_integers_below_a_bound_are_uniform():
 @pytest.mark.slow_except("32")
 @pytest.mark.parametrize("column", range(4), ids=map(str, RESOLUTIONS))
 def test_images_have_the_distribution_of_the_originals(column):
-    """Every statistic within four standard errors of the difference, and close to an earlier run."""
+    """Every statistic is within four standard errors of the difference."""
     num_images = NUM_IMAGES[column]
     drawn = generate(RESOLUTIONS[column], "hard", seed=11, start=0, stop=num_images)
     statistics = {name: getattr(drawn, name) for name in ORIGINAL if hasattr(drawn, name)}
@@ -237,17 +175,8 @@ def test_images_have_the_distribution_of_the_originals(column):
         original, original_error = originals[column]
         error = math.hypot(original_error, statistics[name].std() / math.sqrt(num_images))
         assert abs(statistics[name].mean() - original) < 4 * error, name
-    for name, earlier in EARLIER.items():
-        assert statistics[name].mean() == pytest.approx(earlier[column], rel=0.12), name
-    assert drawn.images.std() == pytest.approx(EARLIER_STD[column], rel=0.04)
     assert (drawn.images.min((1, 2)) == 0).all()
     assert (drawn.images.max((1, 2)) == 255).all()
-
-
-def test_half_of_the_images_are_connected():
-    labels = generate(32, "easy", seed=0, start=0, stop=4_001).labels
-    assert set(labels.tolist()) == {0, 1}
-    assert abs(labels.mean() - 0.5) < 4 * 0.5 / math.sqrt(len(labels))
 
 
 # --- Geometry: the rules of the original, applied to whole canvases

@@ -1,3 +1,5 @@
+"""Text and Image from tensorflow-datasets, and the export of tasks for it."""
+
 import json
 import os
 import pathlib
@@ -9,20 +11,22 @@ import pytest
 
 from dataprep import tfds_reader
 from lra import data
-from lra.data import image, task, text, tfds_source
+from lra.data import task, tfds_source
+from tests.helpers import data_folders
 from tests.lra.data import fakes
 
-CONFIG = data.DataConfig(task="text", max_len=4096, source="tfds")
+WRITERS = {"text": fakes.write_imdb_tfds, "image": fakes.write_cifar_tfds}
+NAMES = {"text": "imdb_reviews/plain_text", "image": "cifar10"}
 
 
-def load_text(dir, source="tfds"):
-    config = data.DataConfig(task="text", max_len=4096, dir=str(dir), source=source)
-    return text.load(config, per_class=fakes.REVIEWS_PER_CLASS)
+def load(name, dir):
+    return fakes.load(name, dir, source="tfds")
 
 
-def load_image(dir, source="tfds"):
-    config = data.DataConfig(task="image", max_len=1024, dir=str(dir), source=source)
-    return image.load(config, images_per_file=fakes.IMAGES_PER_FILE)
+def write_metadata(folder, content):
+    folder.mkdir(parents=True)
+    (folder / "dataset_info.json").write_text(content)
+    return folder
 
 
 def python(script, cwd):
@@ -41,19 +45,12 @@ def python(script, cwd):
 # --- Reading
 
 
-def test_reviews_of_tfds_equal_those_of_the_files(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", WRITERS)
+def test_examples_of_tfds_equal_those_of_the_files(name, tmp_path, monkeypatch):
     monkeypatch.setattr(tfds_reader, "_BATCH_ROWS", 17)  # in several pieces
-    files = fakes.reviews()
-    fakes.write_folder(tmp_path / "aclImdb", files)
-    fakes.write_imdb_tfds(tmp_path / "tfds", files)
-    assert load_text(tmp_path / "tfds").sha256 == load_text(tmp_path, "files").sha256
-
-
-def test_images_of_tfds_equal_those_of_the_files(tmp_path):
-    files = fakes.batches()
-    fakes.write_folder(tmp_path / "cifar-10-batches-bin", files)
-    fakes.write_cifar_tfds(tmp_path / "tfds", files)
-    assert load_image(tmp_path / "tfds").sha256 == load_image(tmp_path, "files").sha256
+    fakes.write_folder(tmp_path / fakes.FOLDERS[name], fakes.files(name))
+    WRITERS[name](tmp_path / "tfds", fakes.files(name))
+    assert load(name, tmp_path / "tfds").sha256 == fakes.load(name, tmp_path).sha256
 
 
 def test_does_not_import_tensorflow(tmp_path):
@@ -76,7 +73,7 @@ def test_default_folder_is_that_of_tfds(monkeypatch, tmp_path, variable):
     monkeypatch.setenv(
         variable, str(tmp_path / "tensorflow_datasets" if variable != "HOME" else tmp_path)
     )
-    assert len(load_text("").splits["test"]) == 2 * fakes.REVIEWS_PER_CLASS
+    assert len(load("text", "").splits["test"]) == 2 * fakes.REVIEWS_PER_CLASS
 
 
 def test_uses_the_newest_version_that_needs_no_tensorflow(tmp_path):
@@ -86,9 +83,7 @@ def test_uses_the_newest_version_that_needs_no_tensorflow(tmp_path):
         ("11.0.0", "tfrecord"),
         ("incomplete.ABC_12.0.0", "array_record"),
     ]:
-        folder = tmp_path / "cifar10" / version
-        folder.mkdir(parents=True)
-        (folder / "dataset_info.json").write_text(json.dumps({"fileFormat": file_format}))
+        write_metadata(tmp_path / "cifar10" / version, json.dumps({"fileFormat": file_format}))
     found = tfds_reader.PreparedByTfds.find(str(tmp_path), "cifar10", task="Image")
     assert found.path == tmp_path / "cifar10" / "10.0.0"
 
@@ -96,95 +91,102 @@ def test_uses_the_newest_version_that_needs_no_tensorflow(tmp_path):
 def test_a_changed_dataset_is_prepared_again(tmp_path):
     files = fakes.reviews()
     folder = fakes.write_imdb_tfds(tmp_path / "tfds", files)
-    before = load_text(tmp_path / "tfds").sha256
+    before = load("text", tmp_path / "tfds").sha256
     folder.rename(tmp_path / "old")
     fakes.write_imdb_tfds(tmp_path / "tfds", {**files, "train/neg/0_2.txt": b"Changed."})
-    assert load_text(tmp_path / "tfds").sha256 != before
+    assert load("text", tmp_path / "tfds").sha256 != before
 
 
 # --- Faults
 
 
-@pytest.mark.parametrize(
-    ("load", "name"), [(load_text, "imdb_reviews/plain_text"), (load_image, "cifar10")]
-)
-def test_rejects_a_missing_dataset_before_it_imports_tfds(tmp_path, monkeypatch, load, name):
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_dataset_is_reported_before_tfds_is_imported(tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)  # an import would fail
     with pytest.raises(
         FileNotFoundError,
-        match=rf"needs {name} prepared by .* {tmp_path}/no has none\..* run python -c .*"
-        rf"tfds\.builder\('{name}', data_dir='FOLDER', file_format='array_record'\)",
+        match=rf"needs {NAMES[name]} prepared by .* {tmp_path}/no has none\..* run python -c .*"
+        rf"tfds\.builder\('{NAMES[name]}', data_dir='FOLDER', file_format='array_record'\)",
     ):
-        load(tmp_path / "no")
+        load(name, tmp_path / "no")
 
 
-def test_rejects_a_dataset_that_needs_tensorflow_immediately(tmp_path):
-    folder = tmp_path / "cifar10/3.0.2"
-    folder.mkdir(parents=True)
-    (folder / "dataset_info.json").write_text('{"fileFormat": "tfrecord"}')
-    with pytest.raises(
-        FileNotFoundError, match=rf"{folder} contains tfrecord, which only TensorFlow reads\. With"
-    ):
-        load_image(tmp_path)
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ('{"fileFormat": "tfrecord"}', "contains tfrecord, which only TensorFlow reads"),
+        ("", "corrupt"),
+        ("[]", "corrupt"),
+        ("{}", "corrupt"),
+    ],
+)
+def test_metadata_of_another_format_or_corrupt_metadata_are_errors(tmp_path, content, word):
+    folder = write_metadata(tmp_path / "cifar10/3.0.2", content)
+    with pytest.raises((FileNotFoundError, ValueError), match=rf"{folder}.* {word}"):
+        load("image", tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}"])
-def test_rejects_corrupt_metadata(tmp_path, content):
-    folder = tmp_path / "cifar10/3.0.2"
-    folder.mkdir(parents=True)
-    (folder / "dataset_info.json").write_text(content)
-    with pytest.raises(ValueError, match=r"dataset_info\.json is corrupt: prepare"):
-        load_image(tmp_path)
-
-
-def test_error_names_a_missing_shard(tmp_path):
-    folder = fakes.write_imdb_tfds(tmp_path / "tfds", fakes.reviews())
-    (shard,) = folder.glob("*-test.*")
+def delete(shard):
     shard.unlink()
-    with pytest.raises(ValueError, match=rf"lacks its file {shard.name}: prepare it again"):
-        load_text(tmp_path / "tfds")
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty"])
-def test_rejects_a_corrupt_shard(tmp_path, damage):
+def cut(shard):
+    shard.write_bytes(shard.read_bytes()[:-70_000])
+
+
+def empty(shard):
+    shard.write_bytes(b"")
+
+
+def forget_split(shard):
+    info = shard.parent / "dataset_info.json"
+    description = json.loads(info.read_text())
+    description["splits"] = [row for row in description["splits"] if row["name"] != "test"]
+    info.write_text(json.dumps(description))
+
+
+@pytest.mark.parametrize(
+    ("damage", "word"),
+    [
+        (delete, r"lacks its file imdb_reviews-test"),
+        (cut, "corrupt"),
+        (empty, "corrupt"),
+        (forget_split, "lacks the split test"),
+    ],
+)
+def test_a_damaged_dataset_is_named_and_leaves_no_data(tmp_path, damage, word):
     folder = fakes.write_imdb_tfds(tmp_path / "tfds", fakes.reviews())
     (shard,) = folder.glob("*-test.*")
-    shard.write_bytes(shard.read_bytes()[: -70_000 if damage == "cut" else 0])
-    with pytest.raises(ValueError, match=rf"{folder} .*: prepare it again"):
-        load_text(tmp_path / "tfds")
+    damage(shard)
+    with pytest.raises(ValueError, match=rf"{folder}.* {word}.*: prepare it again"):
+        load("text", tmp_path / "tfds")
+    assert data_folders() == []
 
 
-def test_rejects_wrong_numbers_of_examples(tmp_path):
+def test_wrong_numbers_of_examples_are_errors(tmp_path):
     files = fakes.reviews()
     del files["test/pos/3_9.txt"]
     fakes.write_imdb_tfds(tmp_path / "tfds", files)
-    with pytest.raises(ValueError, match="19 in test/pos"):
-        load_text(tmp_path / "tfds")
+    with pytest.raises(ValueError, match=r"in test.* 19 pos"):
+        load("text", tmp_path / "tfds")
 
     batches = fakes.batches()
     batches["test_batch.bin"] = batches["test_batch.bin"][3073:]
     fakes.write_cifar_tfds(tmp_path / "tfds", batches)
-    with pytest.raises(ValueError, match=r"has 39 images in test; CIFAR-10 has 40"):
-        load_image(tmp_path / "tfds")
-
-
-def test_error_names_a_missing_split(tmp_path):
-    files = {name: content for name, content in fakes.reviews().items() if "train" in name}
-    folder = fakes.write_imdb_tfds(tmp_path / "tfds", {**files, "test/pos/0_9.txt": b"One."})
-    info = folder / "dataset_info.json"
-    description = json.loads(info.read_text())
-    description["splits"] = [row for row in description["splits"] if row["name"] != "test"]
-    info.write_text(json.dumps(description))
-    with pytest.raises(ValueError, match=r"lacks the split test: prepare it again"):
-        load_text(tmp_path / "tfds")
+    with pytest.raises(ValueError, match=r"in test.* 3 dog"):
+        load("image", tmp_path / "tfds")
 
 
 # --- Writing
 
 
-def test_exported_tasks_are_readable_by_tfds(tmp_path):
+@pytest.fixture
+def generated():
+    return data.load(data.DataConfig(task="listops-short", examples=7, max_len=512, workers=1))
+
+
+def test_exported_tasks_are_readable_by_tfds(tmp_path, generated):
     """Tokens, class names, pairs, and ids above a byte; read by a process without this project."""
-    generated = data.load(data.DataConfig(task="listops-short", examples=7, max_len=512, workers=1))
     fakes.write_folder(tmp_path / "aclImdb", fakes.reviews())
     texts = data.Sequences.from_bytes([b"one", b"two", b"\xffthree"], first_id=1)
     split = data.Split(texts, np.array([1, 0], np.int32), np.array([[0, 2], [1, 1]], np.int32))
@@ -192,7 +194,7 @@ def test_exported_tasks_are_readable_by_tfds(tmp_path):
     script, expected = "import sys, tensorflow_datasets as tfds\n", []
     for exported, columns, names in (
         (generated, ["tokens"], None),
-        (load_text(tmp_path, "files"), ["tokens"], ["neg", "pos"]),
+        (fakes.load("text", tmp_path), ["tokens"], ["neg", "pos"]),
         (pairs, ["tokens1", "tokens2"], None),
     ):
         name = exported.name.replace("-", "_")
@@ -220,15 +222,13 @@ def test_exported_tasks_are_readable_by_tfds(tmp_path):
     assert len(list((tmp_path / "exported").iterdir())) == 3
 
 
-def test_existing_export_is_not_overwritten(tmp_path):
-    exported = data.load(data.DataConfig(task="listops-short", examples=3, max_len=512, workers=1))
-    tfds_source.export(exported, tmp_path)
+def test_existing_export_is_not_overwritten(tmp_path, generated):
+    tfds_source.export(generated, tmp_path)
     with pytest.raises(FileExistsError, match=rf"new folder, but {tmp_path}/listops_short exists"):
-        tfds_source.export(exported, tmp_path)
+        tfds_source.export(generated, tmp_path)
 
 
-def test_a_failed_export_leaves_no_files(tmp_path, monkeypatch):
-    exported = data.load(data.DataConfig(task="listops-short", examples=3, max_len=512, workers=1))
+def test_a_failed_export_leaves_no_files(tmp_path, monkeypatch, generated):
 
     def interrupted(self, index):
         if index == 2:
@@ -238,7 +238,7 @@ def test_a_failed_export_leaves_no_files(tmp_path, monkeypatch):
     original = data.Split.__getitem__
     monkeypatch.setattr(data.Split, "__getitem__", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        tfds_source.export(exported, tmp_path / "exported")
+        tfds_source.export(generated, tmp_path / "exported")
     assert list((tmp_path / "exported").iterdir()) == []
     monkeypatch.undo()
-    tfds_source.export(exported, tmp_path / "exported")
+    tfds_source.export(generated, tmp_path / "exported")

@@ -16,7 +16,7 @@ from nystromformer_jax import softmax_attention
 from nystromformer_jax.attention.functions import add_convolution
 from nystromformer_jax.support.durable import read_config
 from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths, normal
-from tests.lra.data.fakes import write_tsv
+from tests.lra.data.fakes import tsv
 from tests.lra.figures.tiny_run import BEST, LATEST, params_at, small_config, write_run
 
 
@@ -165,8 +165,8 @@ def test_data_may_be_in_another_folder(tmp_path):
     folder, moved = write_run(tmp_path / "run", small_config()), tmp_path / "moved"
     before = open_run(folder, max_len=100).task
     moved.mkdir()
-    for split, name in listops.OFFICIAL_FILES.items():
-        write_tsv(moved / name, before.splits[split])
+    for split, name in listops.FILES.items():
+        (moved / name).write_bytes(tsv(before.splits[split]))
     after = open_run(folder, data_dir=str(moved), max_len=100).task
     assert after.sha256 == before.sha256
     assert after.folder != before.folder
