@@ -40,14 +40,10 @@ def open_trained(folder: Path) -> Trained:
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} has no config.json: pass the folder of a finished run.")
     config = read_config(folder)
-    if not {"data", "train"} <= config.keys():
+    if not {"data", "train", "init"} <= config.keys() or "objective" in config:
         raise ValueError(
-            f"{folder / 'config.json'} is not the config of a run: pass the folder of a finished run, not"
-            " that of a model."
-        )
-    if "init" not in config or "objective" in config:
-        raise ValueError(
-            f"{folder} is not the folder of a fine-tuned model: pass one of run_finetune.py."
+            f"{folder} is not the folder of a fine-tuned model: pass the folder of a finished run of"
+            " run_finetune.py, not that of a model."
         )
     if not (folder / "model").is_dir():
         raise FileNotFoundError(

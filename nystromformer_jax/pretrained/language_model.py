@@ -165,11 +165,10 @@ class LanguageModel:
         outside = "O" if "O" in names else names[0]
         tags = [[outside] * len(words) for words in texts]  # for words without tokens
         for i, logits in self._outputs(self._rows_of(found)):
-            word_ids = found[i].word_ids
-            words = [word for word in dict.fromkeys(word_ids) if word is not None]
-            firsts = [word_ids.index(word) for word in words]
-            own = word_tags(logits.argmax(axis=-1), firsts, names)
-            for word, tag in zip(words, own, strict=True):
+            places = reversed(list(enumerate(found[i].word_ids)))
+            firsts = {word: place for place, word in places if word is not None}
+            own = word_tags(logits.argmax(axis=-1), list(firsts.values()), names)
+            for word, tag in zip(firsts, own, strict=True):
                 tags[i][word] = tag
         return tags
 
