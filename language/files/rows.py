@@ -125,7 +125,7 @@ def _text(value: Any, column: str, where: str) -> str:
 def _label(value: Any, config: FilesConfig, where: str) -> Any:
     """Returns the value of the label column: a label, a list of labels (`multi_label`), or a score."""
     if config.kind == "regression":
-        return value
+        return "" if value is None else value  # validated by the task
     if config.kind == "multi_label":
         return _label_list(value, config, where)
     return _label_name(value, config.label, where)

@@ -50,12 +50,13 @@ def open_trained(folder: Path) -> Trained:
             f"{folder} has no subfolder model/, because its run is not finished: resume the run with the"
             " command that started it."
         )
-    section = {
-        key: value for key, value in config["data"].items() if key != "workers"
-    }  # of older runs
-    data: GlueConfig | FilesConfig = training.from_mapping(
-        GlueConfig if "task" in section else FilesConfig, section, "data"
-    )
+    section = dict(config["data"])
+    section.pop("workers", None)  # of older runs
+    data: GlueConfig | FilesConfig
+    if "task" in section:
+        data = training.from_mapping(GlueConfig, section, "data")
+    else:
+        data = training.from_mapping(FilesConfig, section, "data")
     rows, parts = config["train"]["batch_size"], config["train"].get("accumulation") or 1
     language_model = load(
         folder / "model",

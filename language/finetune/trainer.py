@@ -154,7 +154,7 @@ def _evaluate(
 
     The training split is left out. Predictions are written to `folder` unless it is None.
     """
-    task, results = run.task, {}
+    task, results = run.task, dict[str, Any]()
     for name, split in data.splits.items():
         if name == "train":
             continue

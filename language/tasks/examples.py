@@ -23,9 +23,8 @@ Truncation = Literal["head", "head_tail"]
 class Example(NamedTuple):
     """One example of any task, as a file has it."""
 
-    texts: tuple[
-        str, ...
-    ]  # one text or a pair, the words of a sentence, or a question and its context
+    # One text or a pair, the words of a sentence, or a question and its context.
+    texts: tuple[str, ...]
     # Name of the class, names of several labels, score, tag of each word, or `answering.Answers`; None if
     # the file has no labels.
     label: Any = None
