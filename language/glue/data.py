@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -84,17 +85,19 @@ def load(config: GlueConfig, tokenizer: Tokenizer) -> TaskData:
     Raises:
       FileNotFoundError: The files are missing.
     """
-    task, folder = describe(config.task), cache.user_path(config.dir)
-    source = find(task, folder)
+    task = describe(config.task)
+    source = find(task, cache.user_path(config.dir))
     if isinstance(source, RawFiles):
-        stamps = {"seed": config.seed, "source": source.stamp()}
+        folder, seed, stamps = source.path, config.seed, source.stamp()
     else:
-        stamps = {"source": stamp({path.name: path for path in source.values()})}
+        folder, seed = source["train"].parent, 0
+        files = {os.path.relpath(path, folder): path for path in source.values()}
+        stamps = stamp(dict(sorted(files.items())))
     data = prepare(
         config,
         tokenizer,
         name=f"glue-{task.name}",
-        fingerprint={"task": task.name, "format": FORMAT, **stamps},
+        fingerprint={"task": task.name, "format": FORMAT, "seed": seed, "source": stamps},
         description=f"{task.title} from {folder}",
         read=lambda: read(task, source, config.seed),
         describe=lambda notes: (task, list(notes["different"])),

@@ -57,13 +57,6 @@ def test_the_diagnostic_set_may_be_missing(tmp_path):
     ]
 
 
-def test_files_of_other_tasks_are_ignored(tmp_path):
-    folder = write_task(tmp_path, "mnli")
-    before = read("mnli", folder)
-    (folder / "diagnostic.tsv").write_text("a copy, where nobody looks for it\n")
-    assert read("mnli", folder) == before
-
-
 def write_msr(folder):
     """Rewrites MRPC's tables as Microsoft's files and the list of pairs for validation."""
     header, *train = (folder / "train.tsv").read_text().splitlines()
