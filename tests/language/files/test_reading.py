@@ -69,7 +69,7 @@ ERRORS = [
     (rows, "x.jsonl", '{"text": 3, "label": 0}', {}, ", line 1", "text, not 3"),
     (rows, "x.csv", "text,label\na,b|c\n", {"kind": "multi_label"}, ", line 2", "JSON list"),
     (rows, "x.csv", "text,label\na," + 9999 * "[" + "\n", {"kind": "multi_label"}, ", line 2", "JSON list"),
-    (rows, "x.jsonl", '{"text": "a", "label": ["x\\t"]}', {"kind": "multi_label"}, ", line 1", "tabs"),
+    (rows, "x.jsonl", '{"text": "a", "label": ["x\\ty"]}', {"kind": "multi_label"}, ", line 1", "tabs"),
     (conll, "x", "\n\n", {}, "", "no sentences"),
     (conll, "x", "b\tNN\tO\n\n\tNN\tO\n", {}, ", line 3", "a word and its tag"),
     (conll, "x", "b\tNN\tO\n\na\tNN\t\n", {}, ", line 3", "a word and its tag"),
