@@ -97,7 +97,7 @@ def test_predicting_with_the_folder_of_a_model_is_an_error(in_repository, tmp_pa
     model = fakes.checkpoint(tmp_path / "model")
     arguments = [f"--workdir={model}", "--input=x", "--output=y"]
     answer = programs.call("run_finetune", "--mode=predict", *arguments)
-    assert "is not the config of a run: pass the folder of a finished run" in answer.errors
+    assert "is not the folder of a fine-tuned model" in answer.errors
 
 
 def test_predicting_with_an_unfinished_run_is_an_error(in_repository, tmp_path):

@@ -254,16 +254,3 @@ def test_rejects_a_truncated_checkpoint(in_repository, checkpoint, tmp_path):
 )
 def test_rejects_invalid_flags(in_repository, program, arguments, sentence):
     assert sentence in refusal(program, *arguments)
-
-
-@pytest.mark.parametrize(
-    ("program", "config", "sentence"),
-    [
-        ("run_pretrain", "configs/pretrain.py:smal", "did you mean small?"),
-        ("run_finetune", "configs/glue.py:sst3", "did you mean sst2?"),
-    ],
-)
-def test_rejects_invalid_flags_as_a_process(program, config, sentence):
-    answer = programs.finish(programs.start(f"{program}.py", f"--config={config}"))
-    programs.assert_refused(answer, program)
-    assert sentence in answer.errors

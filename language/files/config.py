@@ -7,26 +7,10 @@ from pathlib import Path
 
 from dataprep import cache
 from dataprep.archives import parse_json
-from language.tasks.examples import Truncation
-from language.tasks.task import Kind, Metric
+from language.tasks.examples import DataConfig
+from language.tasks.task import METRICS, Kind
 from nystromformer_jax.support.spelling import nearest
 
-# Fewest tokens of an example: special tokens, and one token or more of each text.
-LEAST = {
-    "classification": 3,
-    "regression": 3,
-    "multi_label": 3,
-    "token_classification": 3,
-    "question_answering": 16,
-}
-# Metrics that can select the checkpoint.
-METRICS: Mapping[Kind, tuple[Metric, ...]] = {
-    "classification": ("accuracy", "f1", "macro_f1"),  # f1 for two classes
-    "regression": ("pearson", "spearman"),
-    "multi_label": ("micro_f1", "macro_f1", "accuracy"),
-    "token_classification": ("f1", "precision", "recall", "accuracy"),
-    "question_answering": ("f1", "exact_match"),
-}
 # Keys without an effect.
 UNUSED: Mapping[Kind, tuple[str, ...]] = {
     "classification": ("separator", "overlap"),
@@ -38,8 +22,8 @@ UNUSED: Mapping[Kind, tuple[str, ...]] = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FilesConfig:
-    """The section "data" of a config.
+class FilesConfig(DataConfig):
+    """The section "data" of a config. `DataConfig` has further keys.
 
     Args:
       kind: Kind of the task.
@@ -55,14 +39,7 @@ class FilesConfig:
         of the training file, sorted.
       metric: Metric that selects the checkpoint; empty: the first one of the kind.
       valid_share: Fraction of the training examples held out for validation without a `valid_file`.
-      max_len: Tokens per example, including special tokens and padding.
       overlap: Tokens of a long context that two neighboring windows share (question answering).
-      examples: Maximum number of rows for training, a random sample; 0: all.
-      truncation: Tokens kept of a text that is too long; see `GlueConfig`.
-      group_by_length: Batch examples of similar length together, and pad batches to few lengths. Ignored if
-        the mesh splits the length, or if outputs depend on the padded length: if `landmark_layout` is not
-        "real", `mask_conv` is False, or the attention is Reformer.
-      seed: Seed of the sample and of the validation split; training uses `train.seed`.
     """
 
     kind: Kind
@@ -76,12 +53,7 @@ class FilesConfig:
     labels: str = ""
     metric: str = ""
     valid_share: float = 0.1
-    max_len: int = 128
     overlap: int = 0
-    examples: int = 0
-    truncation: Truncation = "head"
-    group_by_length: bool = True
-    seed: int = 0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -90,21 +62,12 @@ class FilesConfig:
                     f"data.{field.name}={getattr(self, field.name)!r}: {self.kind} does not use this key;"
                     f" leave it at {field.default!r}."
                 )
-        least = LEAST[self.kind] + (2 if self.text_pair else 0)
-        if self.max_len < least:
+        least = 16 if self.kind == "question_answering" else 1 + 2 * len(self.columns)
+        self.require_room(least, self.kind)
+        if not 0 <= 2 * self.overlap < self.max_len:
             raise ValueError(
-                f"data.max_len={self.max_len}: an example for {self.kind} needs at least {least} tokens,"
-                " the special ones and some of each text."
-            )
-        for name, zero in (("examples", "all"), ("overlap", "none")):
-            if (value := getattr(self, name)) < 0:
-                raise ValueError(
-                    f"data.{name}: needs 0 for {zero}, or a positive number, got {value}."
-                )
-        if 2 * self.overlap >= self.max_len:
-            raise ValueError(
-                f"data.overlap={self.overlap}: needs less than half of data.max_len={self.max_len}, so that"
-                " every window has new tokens."
+                f"data.overlap={self.overlap}: needs 0 or more and less than half of"
+                f" data.max_len={self.max_len}, so that every window has new tokens."
             )
         if self.metric and self.metric not in METRICS[self.kind]:
             raise ValueError(
@@ -121,6 +84,11 @@ class FilesConfig:
                 "data.labels: needs two or more different labels that are not empty, got"
                 f" {', '.join(map(repr, labels))}."
             )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the texts."""
+        return (self.text, self.text_pair) if self.text_pair else (self.text,)
 
     @property
     def known_labels(self) -> list[str]:

@@ -5,33 +5,19 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Sequence
-from decimal import Decimal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from dataprep.archives import parse_json, read_text
-from language.files.config import METRICS, FilesConfig, whole_number
-from language.tasks import examples
-from language.tasks.examples import EncodedSplit, Example
-from language.tasks.sequences import SequenceTask
-from language.tokenizer import Tokenizer
+from language.files.config import FilesConfig, whole_number
+from language.tasks.examples import Example
 from nystromformer_jax.support.spelling import nearest
 
 SUFFIXES = (".tsv", ".csv", ".jsonl")
 
 
-class Record(NamedTuple):
-    """One row of a file."""
-
-    where: str  # file and line, for messages
-    texts: tuple[str, ...]
-    label: Any  # label, list of labels or score; None if the file has no labels
-
-
-def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Record]:
+def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Example]:
     """Returns the rows of a file.
 
     If `labeled` is None, labels are read if any row has one; if it is False, they are not.
@@ -39,116 +25,24 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
     Raises:
       ValueError: The file is not UTF-8, a column is missing, or a text or a label is invalid.
     """
-    texts = [config.text, *([config.text_pair] if config.text_pair else [])]
-    records = []
+    options = {"text": config.text} | ({"text_pair": config.text_pair} if config.text_pair else {})
     rows = list(_rows(path))
     if labeled is None:
         labeled = any(config.label in row for _, row in rows)
+    options |= {"label": config.label} if labeled else {}
+    examples = []
     for where, row in rows:
-        for column in (*texts, *([config.label] if labeled else [])):
+        for option, column in options.items():
             if column not in row:
-                option = "text" if column == config.text else "text_pair"
-                option = "label" if column == config.label else option
                 raise ValueError(
                     f"{where}: the column {column!r} (data.{option}) is missing{nearest(column, row)}"
                 )
-        found = tuple(_text(row[column], column, where) for column in texts)
+        texts = tuple(_text(row[column], column, where) for column in config.columns)
         label = _label(row[config.label], config, where) if labeled else None
-        records.append(Record(where, found, label))
-    if not records:
+        examples.append(Example(texts, label, where))
+    if not examples:
         raise ValueError(f"{path} has no examples: it needs one row for each example.")
-    return records
-
-
-def labels_of(records: Sequence[Record], config: FilesConfig) -> list[str]:
-    """Returns the different labels, in numerical order if all are integers, else in alphabetical order."""
-    if config.kind == "regression":
-        return []
-    found = {label for record in records for label in _as_list(record.label)}
-    integers = all(label.removeprefix("-").isdecimal() for label in found)
-    return sorted(found, key=lambda label: (Decimal(label), label)) if integers else sorted(found)
-
-
-def content(record: Record) -> bytes:
-    """Returns the texts, to keep equal examples in the same split."""
-    return "\0".join(record.texts).encode()
-
-
-def make_task(config: FilesConfig, labels: Sequence[str]) -> SequenceTask:
-    """Returns the task with these labels."""
-    metrics = METRICS[config.kind]
-    if config.kind == "classification":
-        metrics = ("accuracy", "f1" if len(labels) == 2 else "macro_f1")
-    elif config.kind == "regression":
-        # Reported only: lower is better, so it cannot select the checkpoint.
-        metrics = (*metrics, "mse")
-    return SequenceTask(
-        name=config.kind,
-        title=config.kind,
-        kind=config.kind,
-        labels=tuple(labels),
-        metrics=metrics,
-        texts=(config.text, *([config.text_pair] if config.text_pair else ())),
-    )
-
-
-def save(
-    folder: Path,
-    split: str,
-    records: Sequence[Record],
-    labels: Sequence[str],
-    config: FilesConfig,
-    tokenizer: Tokenizer,
-) -> None:
-    """Tokenizes a split and writes it; see `examples.save`.
-
-    Raises:
-      ValueError: A label is not in `labels`.
-    """
-    numbers = {label: i for i, label in enumerate(labels)}
-
-    def encode(record: Record) -> Any:
-        if record.label is None or config.kind == "regression":
-            return record.label
-        own = _as_list(record.label)
-        for label in own:
-            require_known(label, labels, record.where)
-        if config.kind == "classification":
-            return numbers[own[0]]
-        return [int(label in own) for label in labels]
-
-    rows = [Example(str(i), row.texts, encode(row)) for i, row in enumerate(records)]
-    dtype = np.float32 if config.kind == "regression" else np.int32
-    examples.save(folder, split, rows, tokenizer, label_dtype=dtype)
-
-
-def open_split(
-    folder: Path, split: str, labels: Sequence[str], config: FilesConfig, tokenizer: Tokenizer
-) -> EncodedSplit:
-    """Opens a split that `save` wrote."""
-    return examples.open_split(
-        folder,
-        split,
-        2 if config.text_pair else 1,
-        tokenizer,
-        config.truncation,
-        np.float32 if config.kind == "regression" else np.int32,
-        (len(labels),) if config.kind == "multi_label" else (),
-    )
-
-
-def require_known(label: str, labels: Sequence[str], where: str) -> None:
-    """Raises ValueError unless `label` is in `labels`."""
-    if label not in labels:
-        shown = ", ".join(labels[:20]) + (", …" if len(labels) > 20 else "")
-        raise ValueError(
-            f"{where}: the label {label!r} is not among the labels {shown}: correct it, or list all labels"
-            " in --config.data.labels. Without this list, they are the labels of the training file."
-        )
-
-
-def _as_list(label: Any) -> list[str]:
-    return label if isinstance(label, list) else [label]
+    return examples
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -179,7 +73,7 @@ def _table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the rows of a .tsv file, where quotation marks are text, or of a .csv file (RFC 4180)."""
     header: list[str] = []
     empty = ""  # place of an empty line below the header
-    for number, cells in _tsv_cells(text) if path.suffix == ".tsv" else _csv_cells(path, text):
+    for number, cells in tsv_cells(text) if path.suffix == ".tsv" else _csv_cells(path, text):
         where = f"{path}, line {number}"
         if not cells:
             empty = where if header else ""
@@ -199,9 +93,9 @@ def _table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, dict(zip(header, cells, strict=True))
 
 
-def _tsv_cells(text: str) -> Iterator[tuple[int, list[str]]]:
+def tsv_cells(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the number and the cells of each line; a carriage return within a line is text."""
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
         line = line.removesuffix("\r")
         yield number, line.split("\t") if line else []
 
@@ -231,17 +125,7 @@ def _text(value: Any, column: str, where: str) -> str:
 def _label(value: Any, config: FilesConfig, where: str) -> Any:
     """Returns the value of the label column: a label, a list of labels (`multi_label`), or a score."""
     if config.kind == "regression":
-        try:
-            # Python would read "1_000" as 1000.
-            score = math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
-        except (TypeError, ValueError, OverflowError):
-            score = math.nan
-        if not abs(score) <= float(np.finfo(np.float32).max):  # also if it is not a number
-            raise ValueError(
-                f"{where}: the column {config.label!r} needs a number, not {value!r:.50}: correct it, or use"
-                " --config=configs/finetune.py:classification for labels."
-            )
-        return score
+        return "" if value is None else value  # validated by the task
     if config.kind == "multi_label":
         return _label_list(value, config, where)
     return _label_name(value, config.label, where)

@@ -1,13 +1,13 @@
 """Fine-tunes pretrained models on GLUE, IMDb and one's own files."""
 
-from language.finetune.run import Run, is_partial, load_data, open_tokenizer, prepare
+from language.finetune.run import FineTuning, is_partial, load_data, open_tokenizer, prepare
 from language.finetune.spec import make_spec
 from language.finetune.trained import Trained, open_trained, predict, write_export
 from language.finetune.trainer import describe_result, evaluate_checkpoint, train
 
 __all__ = [
     "PATHS",
-    "Run",
+    "FineTuning",
     "Trained",
     "describe_result",
     "evaluate_checkpoint",

@@ -22,18 +22,17 @@ from language.initial import (
     require_packages,
 )
 from language.tasks.data import TaskData
-from language.tasks.examples import EncodedSplit
+from language.tasks.examples import DataConfig, Split
 from language.tasks.sequences import SequenceTask
 from language.tasks.task import Task
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig, training
 from nystromformer_jax.pretrained.config_json import has_convolution
-
-SHORTEST = 64  # shortest padded length if examples are grouped by length
+from nystromformer_jax.support.predictions import padded_len
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class FineTuning:
     """A validated config with the mesh, the task and the model.
 
     The labels of one's own files are known only when the files have been read; see `with_task`.
@@ -59,7 +58,7 @@ class Run:
         """The head of the task."""
         return HEADS[self.task.kind]
 
-    def with_task(self, task: Task) -> "Run":
+    def with_task(self, task: Task) -> "FineTuning":
         """Returns the run with another task, and a model with an output per label."""
         config = dataclasses.replace(self.model.config, num_labels=task.num_labels)
         return dataclasses.replace(self, task=task, model=HEADS[task.kind].model_class(config))
@@ -72,21 +71,30 @@ class Run:
         steps = {"train": train, "optimizer": optimizer, "eval": evaluation}
         return training.FitConfig.from_sections({**self.sections, **steps})
 
-    def examples(self, split: EncodedSplit) -> training.Examples:
+    def examples(self, split: Split) -> training.Examples:
         """Returns the examples of a split for the input pipeline."""
-        max_len = self.data.max_len
-        groups = self.data.group_by_length and not depends_on_length(self.model.config)
-        lengths = None
-        if groups and self.mesh.shape["sequence"] == 1:
-            lengths = split.padded_lengths(max_len)
+        is_whole = self.mesh.shape["sequence"] == 1
+        return examples_of(split, self.model.config, self.data, can_group=is_whole)
 
-        def batch(indices: npt.NDArray[np.integer], longest: int = max_len) -> Any:
-            rows = split.batch(indices, padded_len(longest, max_len))
-            if self.model.config.num_types == 1:  # as in RoBERTa, both texts have type 0
-                rows = {**rows, "types": np.zeros_like(rows["types"])}
-            return {**rows, "rows": np.asarray(indices, np.int32)}
 
-        return training.Examples(len(split), batch, lengths)
+def examples_of(
+    split: Split, config: NystromformerConfig, data: DataConfig, *, can_group: bool = True
+) -> training.Examples:
+    """Returns the examples of a split for the input pipeline.
+
+    They are grouped by length if the config asks for it, `can_group`, and padding does not affect outputs.
+    """
+    groups = data.group_by_length and can_group and not depends_on_length(config)
+
+    def batch(indices: npt.NDArray[np.integer], longest: int = data.max_len) -> Any:
+        rows = split.batch(indices, padded_len(longest, data.max_len))
+        if config.num_types == 1:  # as in RoBERTa, both texts have type 0
+            rows = {**rows, "types": np.zeros_like(rows["types"])}
+        return {**rows, "rows": np.asarray(indices, np.int32)}
+
+    return training.Examples(
+        len(split), batch, split.padded_lengths(data.max_len) if groups else None
+    )
 
 
 def depends_on_length(config: NystromformerConfig) -> bool:
@@ -98,15 +106,7 @@ def depends_on_length(config: NystromformerConfig) -> bool:
     return has_convolution(config.attention, config.conv_kernel_size) and not config.mask_conv
 
 
-def padded_len(longest: int, max_len: int) -> int:
-    """Returns the padded length of a batch: `SHORTEST` times a power of two, at most `max_len`."""
-    length = SHORTEST
-    while length < longest:
-        length *= 2
-    return min(length, max_len)
-
-
-def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
+def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> FineTuning:
     """Validates a config and returns the run; nothing is prepared, written or compiled.
 
     `config` has sections of plain values. If `devices` is None, the mesh uses all devices.
@@ -152,14 +152,14 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
         sizes=model.config,
         length=data.max_len,
     )
-    run = Run(config, data, init, sections, mesh, task, model)
+    run = FineTuning(config, data, init, sections, mesh, task, model)
     run.fit_config(1).check_batches(mesh)
     training.check_length(mesh, data.max_len, "data.max_len")
     jax.eval_shape(make_params(run))  # to validate the model
     return run
 
 
-def open_tokenizer(run: Run) -> Tokenizer:
+def open_tokenizer(run: FineTuning) -> Tokenizer:
     """Opens the tokenizer of the initial checkpoint.
 
     Raises:
@@ -178,14 +178,14 @@ def open_tokenizer(run: Run) -> Tokenizer:
     return tokenizer
 
 
-def load_data(run: Run, tokenizer: Tokenizer) -> TaskData:
+def load_data(run: FineTuning, tokenizer: Tokenizer) -> TaskData:
     """Returns the prepared data of a run; see `language.glue.load` and `language.files.load`."""
     if isinstance(run.data, GlueConfig):
         return glue.load(run.data, tokenizer)
     return files.load(run.data, tokenizer)
 
 
-def is_partial(run: Run, data: TaskData) -> bool:
+def is_partial(run: FineTuning, data: TaskData) -> bool:
     """Returns True if a run uses only a part of the task's examples or of the steps of `epochs`."""
     counts = {name: len(split) for name, split in data.splits.items()}
     fewer_there = not all(data.task.has_all(name, counts[name]) for name in data.task.sizes)
@@ -214,7 +214,7 @@ def _model_config(
     return model_config(config, init, max_len=max_len, **fields)
 
 
-def make_params(run: Run) -> Callable[[], Any]:
+def make_params(run: FineTuning) -> Callable[[], Any]:
     """Returns a function that initializes the parameters from the seed of the config."""
     tokens = jnp.zeros((1, run.data.max_len), jnp.int32)
     seed = run.sections["train"].seed

@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from language.finetune.run import Run, make_params
+from language.finetune.run import FineTuning, make_params
 from language.heads import Head
-from language.tasks.examples import EncodedSplit
+from language.tasks.examples import Split
 from language.tasks.task import Outputs, Task
 from nystromformer_jax import training
 from nystromformer_jax.typing import Array
 
 
-def make_spec(run: Run, examples: int, valid: EncodedSplit | None = None) -> training.TrainSpec:
+def make_spec(run: FineTuning, examples: int, valid: Split | None = None) -> training.TrainSpec:
     """Returns the `TrainSpec` of a run with `examples` training examples.
 
     Training needs the validation split `valid`; a plan or an export does not.
@@ -25,9 +25,10 @@ def make_spec(run: Run, examples: int, valid: EncodedSplit | None = None) -> tra
 
     def summarize(batches: list[Any]) -> dict[str, float]:
         assert valid is not None
-        outputs, loss = collate(batches)
+        outputs = collate(batches)
         task = tuned(run, valid, outputs)
-        return {**task.score(valid, task.predict(valid, outputs))[0], "loss": loss}
+        scores, _ = task.score(valid, task.predict(valid, outputs))
+        return {**scores, "loss": mean_loss(batches)}
 
     return training.TrainSpec(
         config=run.fit_config(examples),
@@ -84,14 +85,13 @@ def make_outputs_step(model: Any, head: Head, mesh: Mesh) -> training.EvalStep:
     return jax.jit(training.on_mesh(outputs_step, mesh), out_shardings=training.replicated(mesh))
 
 
-def collate(batches: Sequence[Mapping[str, Any]]) -> tuple[Outputs, float]:
-    """Returns the outputs of all real rows in the order of the split, and the mean loss.
+def collate(batches: Sequence[Mapping[str, Any]]) -> Outputs:
+    """Returns the outputs of all real rows in the order of the split; those of shorter batches are padded.
 
-    Outputs of shorter batches are padded with zeros.
+    A batch has "outputs", "rows" (their indices in the split) and "weights" (0 at rows that fill it up).
     """
-    weights, rows, losses, counts = (
-        np.concatenate([batch[name] for batch in batches])
-        for name in ("weights", "rows", "loss", "count")
+    weights, rows = (
+        np.concatenate([batch[name] for batch in batches]) for name in ("weights", "rows")
     )
     real = np.flatnonzero(weights > 0)
     order = real[np.argsort(rows[real], kind="stable")]
@@ -101,8 +101,16 @@ def collate(batches: Sequence[Mapping[str, Any]]) -> tuple[Outputs, float]:
         width = max(part.shape[1] for part in parts)
         padded = [np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts]
         outputs[name] = np.concatenate(padded)[order]
-    loss = losses[real].sum(dtype=np.float64) / counts[real].sum(dtype=np.float64)
-    return outputs, float(loss)
+    return outputs
+
+
+def mean_loss(batches: Sequence[Mapping[str, Any]]) -> float:
+    """Returns the mean loss over the labels of all real rows."""
+    weights, losses, counts = (
+        np.concatenate([batch[name] for batch in batches]) for name in ("weights", "loss", "count")
+    )
+    real = weights > 0
+    return float(losses[real].sum(dtype=np.float64) / counts[real].sum(dtype=np.float64))
 
 
 def _apply(model: Any, params: Any, batch: Mapping[str, Array], dropout_rng: Array | None) -> Any:
@@ -110,6 +118,6 @@ def _apply(model: Any, params: Any, batch: Mapping[str, Array], dropout_rng: Arr
     return training.apply_model(model, params, dropout_rng, *inputs)
 
 
-def tuned(run: Run, valid: EncodedSplit, outputs: Outputs) -> Task:
+def tuned(run: FineTuning, valid: Split, outputs: Outputs) -> Task:
     """Returns the task, with a tuned threshold if the config asks for it."""
     return run.task.tuned(valid, outputs) if run.sections["eval"].tune_threshold else run.task

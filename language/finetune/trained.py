@@ -1,32 +1,33 @@
 """The model of a finished run: predictions and export."""
 
+import contextlib
 import dataclasses
 import tempfile
 from pathlib import Path
-from typing import Any
-
-import jax
 
 from language import files
 from language.files import FilesConfig
-from language.finetune.run import Run, prepare
-from language.finetune.spec import collate, make_spec
-from language.glue import GlueConfig
-from language.initial import read_params
+from language.finetune.run import FineTuning, examples_of
+from language.finetune.spec import collate
+from language.glue import TASKS, GlueConfig
+from language.heads import HEADS
 from language.tasks.sequences import SequenceTask
-from language.tokenizer import Tokenizer, load_tokenizer
+from language.tasks.task import Task
+from language.tokenizer import load_tokenizer
 from nystromformer_jax import training
 from nystromformer_jax.export import export_model
+from nystromformer_jax.pretrained import LanguageModel, load
 from nystromformer_jax.support.durable import read_config, write_bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """The model of a finished run: with its own weights and tokenizer, on one device."""
+    """The model of a finished run, with its own weights and tokenizer, and its task."""
 
-    run: Run
-    params: Any
-    tokenizer: Tokenizer
+    folder: Path  # of the model
+    data: GlueConfig | FilesConfig
+    task: Task
+    language_model: LanguageModel
 
 
 def open_trained(folder: Path) -> Trained:
@@ -39,43 +40,39 @@ def open_trained(folder: Path) -> Trained:
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} has no config.json: pass the folder of a finished run.")
     config = read_config(folder)
-    if not {"data", "train"} <= config.keys():
+    if not {"data", "train", "init"} <= config.keys() or "objective" in config:
         raise ValueError(
-            f"{folder / 'config.json'} is not the config of a run: pass the folder of a finished run, not"
-            " that of a model."
-        )
-    if "init" not in config or "objective" in config:
-        raise ValueError(
-            f"{folder} is not the folder of a fine-tuned model: pass one of run_finetune.py."
+            f"{folder} is not the folder of a fine-tuned model: pass the folder of a finished run of"
+            " run_finetune.py, not that of a model."
         )
     if not (folder / "model").is_dir():
         raise FileNotFoundError(
             f"{folder} has no subfolder model/, because its run is not finished: resume the run with the"
             " command that started it."
         )
-    config = {
-        **config,
-        # Only older runs have the key workers.
-        "data": {key: value for key, value in config["data"].items() if key != "workers"},
-        "init": {"checkpoint": str(folder / "model")},
-        "attention": {"name": ""},
-        "mesh": {"data": 1},
-        "eval": {"batch_size": config.get("eval", {}).get("batch_size", 0)},
-        "train": {**config["train"], "remat": False, "accumulation": 0},
-    }
-    run = prepare(config, jax.local_devices()[:1])
-    metadata = run.model.config.metadata
-    task = run.task
-    if isinstance(run.data, FilesConfig):
-        labels = [
-            label for _, label in sorted((int(i), x) for i, x in metadata["id2label"].items())
-        ]
-        task = files.make_task(run.data, labels, metadata.get("has_unanswerable", False))
+    section = dict(config["data"])
+    section.pop("workers", None)  # of older runs
+    data: GlueConfig | FilesConfig
+    if "task" in section:
+        data = training.from_mapping(GlueConfig, section, "data")
+    else:
+        data = training.from_mapping(FilesConfig, section, "data")
+    rows, parts = config["train"]["batch_size"], config["train"].get("accumulation") or 1
+    language_model = load(
+        folder / "model",
+        batch_size=config.get("eval", {}).get("batch_size") or min(rows, 4 * rows // parts),
+        dtype=config["model"].get("dtype", "float32"),
+    )
+    metadata = language_model.model.config.metadata
+    if isinstance(data, GlueConfig):
+        task: Task = TASKS[data.task]
+    else:
+        names = metadata["id2label"]
+        labels = [names[i] for i in sorted(names, key=int)]
+        task = files.make_task(data, labels, metadata.get("has_unanswerable", False))
     if isinstance(task, SequenceTask):
         task = dataclasses.replace(task, threshold=metadata.get("decision_threshold"))
-    run = run.with_task(task)
-    params = read_params(run.init, run.model.config, run.head.model_class, seed=0)
-    return Trained(run, params, load_tokenizer(run.init.folder))
+    return Trained(folder / "model", data, task, language_model)
 
 
 def predict(trained: Trained, source: Path, output: Path) -> int:
@@ -87,33 +84,39 @@ def predict(trained: Trained, source: Path, output: Path) -> int:
     Raises:
       ValueError: An example is invalid; nothing is written.
     """
-    run = trained.run
-    data = run.data
+    task, data, language_model = trained.task, trained.data, trained.language_model
     if isinstance(data, GlueConfig):
-        assert isinstance(run.task, SequenceTask)
-        text, *second = run.task.texts
+        assert isinstance(task, SequenceTask)
+        text, *second = task.texts
         data = FilesConfig(
-            kind=run.task.kind,
+            kind=task.kind,
             text=text,
             text_pair=second[0] if second else "",
             max_len=data.max_len,
             truncation=data.truncation,
+            group_by_length=data.group_by_length,
         )
     if source.resolve() == output.resolve():
         raise ValueError(f"--output: {output} is also the input; pass another file.")
     if output.is_dir():
         raise ValueError(f"--output: {output} is a folder; pass the path of a file.")
     with tempfile.TemporaryDirectory() as folder:
-        split = files.open_input(data, run.task, source, trained.tokenizer, Path(folder))
-        spec = make_spec(run, examples=1)
-        outputs, _ = training.evaluate_split(spec, trained.params, run.examples(split), collate)
-        predicted = run.task.predict(split, outputs)
+        tokenizer = load_tokenizer(trained.folder)
+        split = files.open_input(data, task, source, tokenizer, Path(folder))
+        examples = examples_of(split, language_model.model.config, data)
+        batches = training.evaluation_batches(examples, batch_size=language_model.batch_size)
+        with contextlib.closing(batches):
+            found = [
+                {**batch, "outputs": HEADS[task.kind].outputs(language_model.apply(batch))}
+                for batch in batches
+            ]
+        predicted = task.predict(split, collate(found))
         with training.writing_to(output.parent):
-            run.task.write(output, split, predicted)
+            task.write(output, split, predicted)
     return len(predicted)
 
 
-def write_export(run: Run, workdir: training.Workdir) -> Path:
+def write_export(run: FineTuning, workdir: training.Workdir) -> Path:
     """Exports the model of a finished run to a file that needs only jax and flatbuffers; returns its path.
 
     Raises:
@@ -122,12 +125,12 @@ def write_export(run: Run, workdir: training.Workdir) -> Path:
       CannotWrite: The disk is full or the folder is read-only.
     """
     workdir.require_result()
-    trained = open_trained(workdir.path)
     file = workdir.path / "model.jax_export"
     with training.sync_errors(), training.writing_to(workdir.path):
         if training.is_primary():
+            language_model = open_trained(workdir.path).language_model
             exported = export_model(
-                trained.run.model, {"params": trained.params}, length=run.data.max_len
+                language_model.model, language_model.variables, length=run.data.max_len
             )
             write_bytes(file, exported.serialize())
     return file

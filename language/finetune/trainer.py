@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from dataprep import cache
-from language.finetune.run import Run, is_partial
+from language.finetune.run import FineTuning, is_partial
 from language.finetune.spec import collate, make_spec, tuned
 from language.glue import GlueConfig
 from language.initial import check_tokenizer, read_params, record_weights
 from language.tasks.data import TaskData
 from language.tasks.sequences import SequenceTask
-from language.tasks.task import Outputs, Task
+from language.tasks.task import Task
 from language.tokenizer import Tokenizer
 from nystromformer_jax import training
 from nystromformer_jax.pretrained import save_pretrained
@@ -29,7 +29,7 @@ PROBLEM_TYPES = {
 
 
 def train(
-    run: Run, data: TaskData, tokenizer: Tokenizer, workdir: training.Workdir
+    run: FineTuning, data: TaskData, tokenizer: Tokenizer, workdir: training.Workdir
 ) -> dict[str, Any]:
     """Trains or resumes a run; writes the best model and the predictions.
 
@@ -49,16 +49,15 @@ def train(
     init_sha256 = record_weights(run.init, workdir)
 
     def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
-        task, outputs = _evaluate_valid(run, data, spec, params)
+        predictions = workdir.path / "predictions" if training.is_primary() else None
+        with training.writing_to(workdir.path):
+            task, metrics = _evaluate(run, data, spec, params, predictions)
         with training.sync_errors(), training.writing_to(workdir.path):
             if training.is_primary():
                 folder = workdir.path / "model"
                 more = {**tokenizer.token_ids, **_description(task)}
                 save_pretrained(folder, run.model, {"params": params}, more=more)
                 tokenizer.save(folder, config.max_len, config.num_types)
-        predictions = workdir.path / "predictions" if training.is_primary() else None
-        with training.writing_to(workdir.path):
-            metrics = _evaluate_splits(run, data, spec, params, task, outputs, predictions)
         return {
             "kind": "glue" if isinstance(run.data, GlueConfig) else "finetune",
             "task": task.name,
@@ -87,7 +86,9 @@ def train(
     )
 
 
-def evaluate_checkpoint(run: Run, data: TaskData, workdir: training.Workdir) -> dict[str, Any]:
+def evaluate_checkpoint(
+    run: FineTuning, data: TaskData, workdir: training.Workdir
+) -> dict[str, Any]:
     """Returns metrics of the best checkpoint of a finished run; writes nothing.
 
     Raises:
@@ -101,8 +102,7 @@ def evaluate_checkpoint(run: Run, data: TaskData, workdir: training.Workdir) -> 
     _require_same_tuning(run, workdir)
     spec = make_spec(run, len(data.splits["train"]), data.splits["valid"])
     params = training.load_best_params(workdir, spec)
-    task, outputs = _evaluate_valid(run, data, spec, params)
-    return {**result, **_evaluate_splits(run, data, spec, params, task, outputs, folder=None)}
+    return {**result, **_evaluate(run, data, spec, params)[1]}
 
 
 def describe_result(result: Mapping[str, Any]) -> str:
@@ -120,7 +120,7 @@ def describe_result(result: Mapping[str, Any]) -> str:
     return f"{result['task']}: {'; '.join(parts)}, at step {result['best_step']:,}."
 
 
-def _require_same_tuning(run: Run, workdir: training.Workdir) -> None:
+def _require_same_tuning(run: FineTuning, workdir: training.Workdir) -> None:
     """Raises ConfigDiffers if `eval.tune_threshold`, with which metrics are compared, has changed."""
     value = str(run.sections["eval"].tune_threshold)
     workdir.require_same("tune_threshold", value, "eval.tune_threshold")
@@ -143,33 +143,21 @@ def _description(task: Task) -> dict[str, Any]:
     return fields
 
 
-def _evaluate_valid(
-    run: Run, data: TaskData, spec: training.TrainSpec, params: Any
-) -> tuple[Task, Outputs]:
-    """Returns the task, with its threshold, and the outputs for the validation split."""
-    valid = data.splits["valid"]
-    _logger.info("Evaluating the validation set.")
-    outputs, _ = training.evaluate_split(spec, params, run.examples(valid), collate)
-    return tuned(run, valid, outputs), outputs
-
-
-def _evaluate_splits(
-    run: Run,
+def _evaluate(
+    run: FineTuning,
     data: TaskData,
     spec: training.TrainSpec,
     params: Any,
-    task: Task,
-    valid_outputs: Outputs,
-    folder: Path | None,
-) -> dict[str, Any]:
-    """Returns metrics of all splits except training; writes predictions to `folder` unless it is None."""
-    results: dict[str, Any] = {}
-    if isinstance(task, SequenceTask) and task.threshold is not None:
-        results["threshold"] = task.threshold
+    folder: Path | None = None,
+) -> tuple[Task, dict[str, Any]]:
+    """Returns the task, with a tuned threshold if the config asks for it, and metrics of its splits.
+
+    The training split is left out. Predictions are written to `folder` unless it is None.
+    """
+    task, results = run.task, dict[str, Any]()
     for name, split in data.splits.items():
         if name == "train":
             continue
-        outputs = valid_outputs
         evaluated = spec.config.eval.num_evaluated(len(split))
         if not split.is_labeled and evaluated < len(split):
             _logger.warning(
@@ -180,13 +168,16 @@ def _evaluate_splits(
                 len(split),
             )
             continue
-        if name != "valid":
-            _logger.info("Evaluating the %s set.", name)
-            outputs, _ = training.evaluate_split(spec, params, run.examples(split), collate)
+        _logger.info("Evaluating the %s set.", "validation" if name == "valid" else name)
+        outputs = training.evaluate_split(spec, params, run.examples(split), collate)
+        if name == "valid":  # the first split that is evaluated
+            task = tuned(run, split, outputs)
+            if isinstance(task, SequenceTask) and task.threshold is not None:
+                results["threshold"] = task.threshold
         predicted = task.predict(split, outputs)
         if split.is_labeled:
             results[name], results[f"{name}_standard_error"] = task.score(split, predicted)
             results[f"{name}_examples"] = len(predicted)
         if folder is not None:
             task.write(folder / task.file_name(name), split, predicted)
-    return results
+    return task, results

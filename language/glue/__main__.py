@@ -7,14 +7,17 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from cli.commands import parser_of, run_to_end
 from dataprep import cache
-from language.glue import statistics
-from language.glue.data import GlueConfig, find_files, load, notes_of, read_files
+from language.glue.data import GlueConfig, find, load, read
 from language.glue.tasks import TASKS, GlueTask, describe
-from language.tasks.examples import Example
-from reporting.tables import markdown
+from language.tasks.examples import Example, Split, truncated_lengths
+from reporting.tables import lengths_cell, markdown
 
 MAX_CHARACTERS = 400  # of a text that is printed
 
@@ -38,9 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _report(args: argparse.Namespace) -> None:
     task = describe(args.task)
-    found = read_files(task, find_files(task, cache.user_path(args.dir)), args.seed)
-    notes = notes_of(found)
-    distinct = notes["different"]
+    splits, notes = read(task, find(task, cache.user_path(args.dir)), args.seed)
     if args.tokenizer:
         from language.tokenizer import load_tokenizer
 
@@ -50,33 +51,67 @@ def _report(args: argparse.Namespace) -> None:
         num_bytes = cache.check(data.folder)
         print(f"{task.title}: {num_bytes / 2**20:,.1f} MiB in {data.folder}, all hashes match.")
         print(f"SHA-256 {data.sha256}\n")
-        rows = {
-            name: statistics.token_statistics(task, split, distinct[name], args.max_len)
-            for name, split in data.splits.items()
-        }
+        rows = {name: token_row(task, split, args.max_len) for name, split in data.splits.items()}
     else:
-        rows = {
-            name: statistics.word_statistics(task, examples, distinct[name])
-            for name, examples in found.splits.items()
+        rows = {name: word_row(task, examples) for name, examples in splits.items()}
+    table = [
+        {
+            task.title: name,
+            "examples": row.pop("examples"),
+            "distinct": f"{notes['different'][name]:,}",
+            **row,
         }
-    table = [{task.title: name, **row} for name, row in rows.items()]
+        for name, row in rows.items()
+    ]
     print(markdown(table))
     shared = ", ".join(f"{name} {count:,}" for name, count in notes["shared"].items())
     print(f"Number of distinct examples that two splits share, ignoring labels: {shared}.\n")
     for name, lines in notes["left_out"].items():
         print(f"Rows of {name} skipped as empty or split over several lines: {len(lines):,}.\n")
-    for example in found.splits["train"][: max(args.show, 0)]:
-        print(_format_example(example, task))
+    for i, example in enumerate(splits["train"][: max(args.show, 0)]):
+        print(_format_example(example.id or str(i), example, task))
 
 
-def _format_example(example: Example, task: GlueTask) -> str:
-    label = example.label or 0
-    name = f"{label:g}" if task.is_regression else f"{int(label)} ({task.labels[int(label)]})"
+def word_row(task: GlueTask, examples: Sequence[Example]) -> dict[str, str]:
+    """Returns statistics of a split: the number of examples, labels, and lengths in words."""
+    labels = [task.number(own.label, own.where) for own in examples if own.label is not None]
+    lengths = [sum(len(text.split()) for text in own.texts) for own in examples]
+    return _row(task, np.array(lengths), np.array(labels), "words")
+
+
+def token_row(task: GlueTask, split: Split, max_len: int) -> dict[str, str]:
+    """Returns statistics of a tokenized split, with the fraction of examples truncated at `max_len`."""
+    lengths = split.lengths.sum(axis=1) + split.num_special
+    kept = truncated_lengths(split.lengths, max_len, split.num_special)
+    truncated = (kept < split.lengths).any(axis=1)
+    row = _row(task, lengths, split.labels if split.is_labeled else np.array([]), "tokens")
+    return row | {f"truncated at {max_len}": f"{100 * truncated.mean():.2f} %"}
+
+
+def _row(
+    task: GlueTask, lengths: npt.NDArray[np.integer], labels: npt.NDArray[Any], unit: str
+) -> dict[str, str]:
+    shares = "none"
+    if len(labels) and task.is_regression:
+        shares = f"{labels.mean(dtype=float):.2f} ± {labels.std(dtype=float):.2f}"
+    elif len(labels):
+        counts = np.bincount(labels.astype(int), minlength=len(task.labels))
+        shares = ", ".join(f"{100 * count / len(labels):.1f} %" for count in counts.tolist())
+    return {
+        "examples": f"{len(lengths):,}",
+        ", ".join(task.labels) or "scores": shares,
+        **lengths_cell(lengths, unit),
+    }
+
+
+def _format_example(id: str, example: Example, task: GlueTask) -> str:
+    number = task.number(example.label, example.where)
+    name = f"{number:g}" if task.is_regression else f"{number} ({example.label})"
     texts = [
         text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} …"
         for text in example.texts
     ]
-    return "\n".join([f"Training example {example.id}, label {name}:", *texts, ""])
+    return "\n".join([f"Training example {id}, label {name}:", *texts, ""])
 
 
 if __name__ == "__main__":

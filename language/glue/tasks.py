@@ -2,12 +2,10 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar
 
 from language.tasks.sequences import SequenceTask
 from nystromformer_jax.support.spelling import nearest
-
-MAX_SCORE = 5.0  # maximum score in STS-B; the minimum is 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,17 +14,16 @@ class GlueTask(SequenceTask):
 
     Args:
       title: Name of the task in GLUE, also the name of the folder.
-      layout: File layout: GLUE's tables, or the folders of IMDb's reviews.
       files: File of each split in the task's folder.
       optional: Splits that may be missing.
       label: Column of the label; test splits of tables have no labels.
       index: Column of the id in a submission; without it rows are counted from 0.
       headerless: Columns of files without a header.
+      submissions: Files of predictions by split for GLUE's server; by default TITLE.tsv for the test split.
       max_malformed_rows: Maximum number of training or validation rows that may be skipped because they are
         empty or split over several lines, as in the official files of some tasks.
     """
 
-    layout: Literal["tables", "reviews"] = "tables"
     files: Mapping[str, str] = dataclasses.field(
         default_factory=lambda: {"train": "train.tsv", "valid": "dev.tsv", "test": "test.tsv"}
     )
@@ -34,7 +31,15 @@ class GlueTask(SequenceTask):
     label: str = "label"
     index: str = "index"
     headerless: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    submissions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     max_malformed_rows: int = 0
+
+    label_advice: ClassVar[str] = "correct it, or unpack the task again."
+
+    def file_name(self, split: str) -> str:
+        """Returns the name that GLUE's server requires, or `<task>-<split>.tsv` for other splits."""
+        names = {"test": f"{self.title}.tsv"} if self.files else {}
+        return (self.submissions or names).get(split) or super().file_name(split)
 
 
 def _sizes(train: int, valid: int, test: int) -> dict[str, int]:
@@ -56,7 +61,6 @@ TASKS: Mapping[str, GlueTask] = {
             name="sst2",
             title="SST-2",
             texts=("sentence",),
-            submissions={"test": "SST-2.tsv"},
             sizes=_sizes(67_349, 872, 1_821),
         ),
         GlueTask(
@@ -65,7 +69,6 @@ TASKS: Mapping[str, GlueTask] = {
             texts=("#1 String", "#2 String"),
             label="Quality",
             metrics=("f1", "accuracy"),
-            submissions={"test": "MRPC.tsv"},
             sizes=_sizes(3_668, 408, 1_725),
         ),
         GlueTask(
@@ -73,7 +76,6 @@ TASKS: Mapping[str, GlueTask] = {
             title="QNLI",
             texts=("question", "sentence"),
             labels=_ENTAILMENT,
-            submissions={"test": "QNLI.tsv"},
             sizes=_sizes(104_743, 5_463, 5_463),
         ),
         GlueTask(
@@ -83,7 +85,6 @@ TASKS: Mapping[str, GlueTask] = {
             label="is_duplicate",
             index="id",
             metrics=("f1", "accuracy"),
-            submissions={"test": "QQP.tsv"},
             sizes=_sizes(363_846, 40_430, 390_965),
             max_malformed_rows=100,
         ),
@@ -119,7 +120,6 @@ TASKS: Mapping[str, GlueTask] = {
             texts=("sentence",),
             headerless={"train.tsv": _COLA, "dev.tsv": _COLA},
             metrics=("matthews", "accuracy"),
-            submissions={"test": "CoLA.tsv"},
             sizes=_sizes(8_551, 1_043, 1_063),
         ),
         GlueTask(
@@ -127,7 +127,6 @@ TASKS: Mapping[str, GlueTask] = {
             title="RTE",
             texts=("sentence1", "sentence2"),
             labels=_ENTAILMENT,
-            submissions={"test": "RTE.tsv"},
             sizes=_sizes(2_490, 277, 3_000),
         ),
         GlueTask(
@@ -137,16 +136,14 @@ TASKS: Mapping[str, GlueTask] = {
             label="score",
             kind="regression",
             labels=(),
-            clip=(0, MAX_SCORE),
+            clip=(0, 5),
             metrics=("pearson", "spearman"),
-            submissions={"test": "STS-B.tsv"},
             sizes=_sizes(5_749, 1_500, 1_379),
         ),
         GlueTask(
             name="wnli",
             title="WNLI",
             texts=("sentence1", "sentence2"),
-            submissions={"test": "WNLI.tsv"},
             sizes=_sizes(635, 71, 146),
         ),
         # Maas et al. 2011. A tenth of the training reviews is held out for validation. Test reviews have
@@ -154,7 +151,6 @@ TASKS: Mapping[str, GlueTask] = {
         GlueTask(
             name="imdb",
             title="IMDb",
-            layout="reviews",
             files={},
             texts=("review",),
             labels=("neg", "pos"),

@@ -5,56 +5,33 @@ import json
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from language.tasks.examples import EncodedSplit
+from language.tasks.examples import Example, Split, open_arrays, save_texts
 from language.tasks.task import Outputs, Scores, Task, ratio_error
-from nystromformer_jax.support.durable import write_bytes
-from nystromformer_jax.support.spans import best_span
+from language.tokenizer import Tokenizer
+from nystromformer_jax.support.durable import read_json, write_bytes, write_json
+from nystromformer_jax.support.predictions import Window, best_answers
 
 
-class Question(NamedTuple):
-    """A question with its context, and the correct answers: none if it cannot be answered."""
+class Answers(NamedTuple):
+    """The correct answers to a question, none if it cannot be answered."""
 
-    id: str
-    question: str
-    context: str
-    answers: list[str] | None  # None if the file has no answers
-    start: int = -1  # position of the first answer in the context, in characters
-
-
-class Window(NamedTuple):
-    """A part of a context, in tokens."""
-
-    start: int
-    length: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AnswerSplit(EncodedSplit):
-    """A split with a row for each window over a context; a label is the answer's first and last token.
-
-    The label of a window without the answer is (0, 0), the position of [CLS].
-    """
-
-    questions: Sequence[Question]
-    # [total, 2], start and end of each token in characters of its text
-    spans: npt.NDArray[np.int32]
-
-    @property
-    def is_labeled(self) -> bool:
-        """Returns True if the questions have answers."""
-        return self.questions[0].answers is not None
+    texts: list[str]
+    start: int  # position of the first answer in the context, in characters; -1 if there are none
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnsweringTask(Task):
     """Extractive question answering, scored as in SQuAD.
+
+    The texts of an example are a question and its context, and its label is an `Answers`. The labels of a row
+    are the positions of the answer's first and last token, or (0, 0), that of [CLS], in a window without it.
 
     Args:
       has_unanswerable: True if questions without an answer were in the training data, as in SQuAD 2.0. The
@@ -62,50 +39,82 @@ class AnsweringTask(Task):
     """
 
     has_unanswerable: bool = False
+    suffix: ClassVar[str] = ".json"
 
-    def file_name(self, split: str) -> str:
-        """Returns `<task>-<split>.json`."""
-        return f"{self.name}-{split}.json"
+    def encode(
+        self, folder: Path, split: str, examples: Sequence[Example], tokenizer: Tokenizer
+    ) -> None:
+        """Writes tokens of contexts and questions; each context is stored once."""
+        number = {
+            context: i for i, context in enumerate(dict.fromkeys(e.texts[1] for e in examples))
+        }
+        contexts = list(number)
+        texts = [*contexts, *(example.texts[0] for example in examples)]
+        save_texts(folder, split, texts, tokenizer, with_spans=True)
+        questions = [
+            (example.id, question, number[context], *(example.label or (None, -1)))
+            for example in examples
+            for question, context in [example.texts]
+        ]
+        content = {"contexts": contexts, "questions": questions}
+        write_json(folder / f"{split}_questions.json", content)
 
-    def predict(self, split: EncodedSplit, outputs: Outputs) -> list[str]:
+    def open(self, folder: Path, split: str, tokenizer: Tokenizer, config: Any) -> Split:
+        """Opens a split, with the windows for `max_len` and `overlap` of the config.
+
+        A question keeps at most a quarter of `max_len`.
+        """
+        tokens, spans, offsets = open_arrays(folder, split, "tokens", "spans", "offsets")
+        found = read_json(folder / f"{split}_questions.json")
+        contexts = found["contexts"]
+        examples, starts, lengths, labels, owners = [], [], [], [], []
+        for i, (id, question, context, answers, begin) in enumerate(found["questions"]):
+            label = None if answers is None else Answers(answers, begin)
+            examples.append(Example((question, contexts[context]), label, id=id))
+            place = len(contexts) + i
+            kept = min(int(offsets[place + 1] - offsets[place]), config.max_len // 4)
+            first, end = int(offsets[context]), int(offsets[context + 1])
+            answer = None
+            if answers:
+                answer = answer_tokens(spans[first:end], begin, begin + len(answers[0]))
+            before = kept + 1 + tokenizer.pair_separators  # tokens before the context
+            for start, length in windows(end - first, config.max_len - before - 1, config.overlap):
+                label_of_row = (0, 0)
+                if answer and start <= answer[0] and answer[1] < start + length:
+                    label_of_row = (answer[0] - start + before, answer[1] - start + before)
+                starts.append((int(offsets[place]), first + start))
+                lengths.append((kept, length))
+                labels.append(label_of_row)
+                owners.append(i)
+        return Split(
+            tokens=tokens,
+            starts=np.array(starts, np.int64),
+            lengths=np.array(lengths, np.int64),
+            labels=np.array(labels, np.int32),
+            is_labeled=examples[0].label is not None,
+            ids=np.array([examples[owner].id for owner in owners]),
+            tokenizer=tokenizer,
+            owners=np.array(owners, np.int64),
+            examples=examples,
+            spans=spans,
+        )
+
+    def predict(self, split: Split, outputs: Outputs) -> list[str]:
         """Returns the answer to each question: the best span over all windows, or an empty text."""
-        assert isinstance(split, AnswerSplit)
-        assert split.owners is not None
         rows = len(outputs["start"])
-        count = split.count_complete(rows)
-        answers, best = [""] * count, np.full(count, -np.inf)
-        empty = np.full(count, np.inf)
-        for row, question in enumerate(split.owners[:rows].tolist()):
-            if question >= count:
-                continue
-            start_logits, end_logits = outputs["start"][row], outputs["end"][row]
-            empty[question] = min(empty[question], start_logits[0] + end_logits[0])
-            offset = int(split.lengths[row, 0]) + split.num_special - 1
-            length = int(split.lengths[row, 1])
-            if not length:
-                continue
-            context = slice(offset, offset + length)
-            score, first, last = best_span(start_logits[context], end_logits[context])
-            if score > best[question]:
-                best[question] = score
-                begin = int(split.spans[split.starts[row, 1] + first, 0])
-                end = int(split.spans[split.starts[row, 1] + last, 1])
-                answers[question] = split.questions[question].context[begin:end].strip()
-        if self.has_unanswerable:
-            return ["" if empty[i] > best[i] else answer for i, answer in enumerate(answers)]
-        return answers
+        contexts = [example.texts[1] for example in split.examples[: split.count_complete(rows)]]
+        found = best_answers(
+            (window for window in _windows(split, outputs) if window.question < len(contexts)),
+            contexts,
+            has_unanswerable=self.has_unanswerable,
+        )
+        return [text for text, _ in found]
 
-    def score(self, split: EncodedSplit, predicted: list[str]) -> tuple[Scores, Scores]:
+    def score(self, split: Split, predicted: list[str]) -> tuple[Scores, Scores]:
         """Returns exact match and F1, and their standard errors over the questions."""
-        assert isinstance(split, AnswerSplit)
-        scores: dict[str, npt.NDArray[np.float64]] = {
-            name: np.array(
-                [
-                    max(metric(answer, guess) for answer in _accepted(question))
-                    for question, guess in zip(split.questions, predicted, strict=False)
-                ],
-                np.float64,
-            )
+        pairs = list(zip(map(_accepted, split.examples), predicted, strict=False))
+        scores = {
+            name: np.array([max(metric(answer, guess) for answer in own) for own, guess in pairs])
             for name, metric in (("f1", f1), ("exact_match", exact_match))
         }
         ones = np.ones(len(predicted))
@@ -114,19 +123,31 @@ class AnsweringTask(Task):
             {name: ratio_error(scores[name], ones) for name in self.metrics},
         )
 
-    def write(self, file: Path, split: EncodedSplit, predicted: list[str]) -> None:
+    def write(self, file: Path, split: Split, predicted: list[str]) -> None:
         """Writes a JSON object with the answer to each question by id, as SQuAD's scripts read it."""
-        assert isinstance(split, AnswerSplit)
-        answers = {q.id: guess for q, guess in zip(split.questions, predicted, strict=False)}
+        answers = {e.id: guess for e, guess in zip(split.examples, predicted, strict=False)}
         content = (json.dumps(answers, indent=2, ensure_ascii=False) + "\n").encode()
         file.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(file, content)
 
 
-def windows(tokens: int, room: int, overlap: int) -> list[Window]:
-    """Returns windows of at most `room` tokens over a context; neighbors share `overlap` tokens."""
+def _windows(split: Split, outputs: Outputs) -> Iterator[Window]:
+    """Yields the windows of a split with their outputs."""
+    assert split.spans is not None
+    for row, (start, end) in enumerate(zip(outputs["start"], outputs["end"], strict=True)):
+        (question, context), first = split.lengths[row].tolist(), int(split.starts[row, 1])
+        offset = question + split.num_special - 1
+        spans = split.spans[first : first + context]
+        yield Window(int(split.owners[row]), start, end, offset, spans)
+
+
+def windows(tokens: int, room: int, overlap: int) -> list[tuple[int, int]]:
+    """Returns start and length of windows over a context.
+
+    A window has at most `room` tokens; neighbors share `overlap` tokens.
+    """
     starts = range(0, max(tokens - overlap, 1), room - overlap) if tokens > room else range(1)
-    return [Window(start, min(room, tokens - start)) for start in starts]
+    return [(start, min(room, tokens - start)) for start in starts]
 
 
 def answer_tokens(spans: npt.NDArray[np.int32], begin: int, end: int) -> tuple[int, int] | None:
@@ -152,9 +173,9 @@ def f1(truth: str, guess: str) -> float:
     return 2 * shared / (len(ours) + len(theirs))
 
 
-def _accepted(question: Question) -> list[str]:
+def _accepted(example: Example) -> list[str]:
     """Returns the correct answers; one empty text if there are none, as in evaluate-v2.0.py."""
-    return [answer for answer in question.answers or () if normalize(answer)] or [""]
+    return [answer for answer in example.label.texts if normalize(answer)] or [""]
 
 
 def normalize(text: str) -> str:

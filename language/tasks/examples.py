@@ -14,43 +14,86 @@ from dataprep import cache
 from language.tokenizer import Tokenizer
 
 TEXTS_PER_CALL = 4096  # texts that are encoded in one call
+IGNORED = -1  # label of tokens that do not begin a word
 
 Batch = dict[str, npt.NDArray[Any]]
 Truncation = Literal["head", "head_tail"]
 
 
 class Example(NamedTuple):
-    """One example of a sequence task."""
+    """One example of any task, as a file has it."""
 
-    id: str  # as in a file of predictions
-    texts: tuple[str, ...]  # one text, or two for a pair, stripped
-    # Class number, score, or a 0 or 1 for each of several labels; None if the file has no labels.
-    label: Any
+    # One text or a pair, the words of a sentence, or a question and its context.
+    texts: tuple[str, ...]
+    # Name of the class, names of several labels, score, tag of each word, or `answering.Answers`; None if
+    # the file has no labels.
+    label: Any = None
+    where: str = ""  # file and line, for messages
+    id: str = ""  # as in a file of predictions; empty: its number in the split, from 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EncodedSplit:
-    """Tokens of all examples of a split; `batch` truncates and adds special tokens."""
+class DataConfig:
+    """The keys of the section "data" that all fine-tuning tasks have.
+
+    Args:
+      max_len: Tokens per example, including special tokens and padding. The longer text of a pair is
+        truncated until both fit.
+      examples: Maximum number of rows for training, a random sample stratified by label; 0: all. A larger
+        sample with the same seed begins with the smaller one.
+      truncation: Tokens kept of a text that is too long: "head", the first ones; "head_tail", a quarter
+        from the start and the rest from the end (Sun et al. 2019, arXiv:1905.05583, 5.3.1: 128 and 382).
+      group_by_length: Batch examples of similar length together, and pad batches to few lengths. Ignored if
+        the mesh splits the length, or if outputs depend on the padded length: if `landmark_layout` is not
+        "real", `mask_conv` is False, or the attention is Reformer.
+      seed: Seed of the sample and of the validation split; training uses `train.seed`.
+    """
+
+    max_len: int = 128
+    examples: int = 0
+    truncation: Truncation = "head"
+    group_by_length: bool = True
+    seed: int = 0
+
+    def require_room(self, least: int, name: str) -> None:
+        """Raises ValueError if `max_len` is less than `least`, or `examples` is negative."""
+        if self.max_len < least:
+            raise ValueError(
+                f"data.max_len={self.max_len}: an example of {name} needs at least {least} tokens,"
+                " the special ones and some of each text."
+            )
+        if self.examples < 0:
+            raise ValueError(
+                f"data.examples: needs 0 for all, or a positive number, got {self.examples}."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Split:
+    """Tokens of all examples of a split, in rows; `batch` truncates and adds special tokens.
+
+    A row is an example, a part of a long sentence, or a window over a long context.
+    """
 
     tokens: npt.NDArray[np.integer]  # [total], memory mapped
     starts: npt.NDArray[np.int64]  # [N, 1], pairs [N, 2], offset of each text in `tokens`
     lengths: npt.NDArray[np.int64]  # [N, 1], pairs [N, 2], tokens per text
-    labels: npt.NDArray[np.int32] | npt.NDArray[np.float32] | None  # [N, …], float32 for scores
-    label_dtype: npt.DTypeLike  # dtype of a batch's labels, even if `labels` is None
-    label_shape: tuple[int, ...] = ()  # shape of the label of one row, even if `labels` is None
+    labels: npt.NDArray[np.int32] | npt.NDArray[np.float32]  # [N, …], float32 for scores
+    is_labeled: bool  # False if the file has no labels; those of `labels` are then zeros
     ids: npt.NDArray[np.str_]  # [N], as in a file of predictions
     tokenizer: Tokenizer
     truncation: Truncation = "head"
-    # [N], index of the example of each row, sorted except in a sample; None: each example has one row.
-    owners: npt.NDArray[np.int64] | None = None
+    owners: npt.NDArray[
+        np.int64
+    ]  # [N], index of the example of each row, sorted except in a sample
+    examples: Sequence[Example] = ()  # of tasks with several rows per example
+    tags: npt.NDArray[np.int32] | None = None  # [total], labels of tokens
+    spans: npt.NDArray[np.int32] | None = (
+        None  # [total, 2], start and end in characters of the text
+    )
 
     def __len__(self) -> int:
         return len(self.starts)
-
-    @property
-    def is_labeled(self) -> bool:
-        """Returns True if the split has labels, so that predictions can be scored."""
-        return self.labels is not None
 
     def count_complete(self, rows: int) -> int:
         """Returns how many examples have all their rows among the first `rows`.
@@ -58,8 +101,6 @@ class EncodedSplit:
         Raises:
           ValueError: No example is complete.
         """
-        if self.owners is None:
-            return rows
         count = int(self.owners[rows] if rows < len(self) else self.owners[-1] + 1)
         if not count:
             raise ValueError(
@@ -86,7 +127,7 @@ class EncodedSplit:
           inputs: int32 [B, L], L = `max_len`.
           mask: bool [B, L], True at real tokens.
           types: int32 [B, L], 1 at the second text and the final [SEP], else 0.
-          labels: [B, …]; zeros if the split has none.
+          labels: [B, …], or [B, L] with `IGNORED` except at the first token of each word.
         """
         indices = np.asarray(indices)
         cache.require_rows(indices, len(self))
@@ -96,6 +137,7 @@ class EncodedSplit:
         inputs = np.full((len(indices), max_len), self.tokenizer.pad_id, np.int32)
         types = np.zeros_like(inputs)
         inputs[:, 0] = self.tokenizer.cls_id
+        labels = self.labels[indices] if self.tags is None else np.full_like(inputs, IGNORED)
         begin = np.ones((len(indices), 1), np.int64)  # position of the text in its row
         for text in range(lengths.shape[1]):
             length, room = lengths[:, text, None], kept[:, text, None]
@@ -107,26 +149,20 @@ class EncodedSplit:
             source = self.starts[indices, text, None] + rank + skipped
             inside = (rank >= 0) & (rank < room)
             inputs[inside] = self.tokens[source[inside]]
+            if self.tags is not None:
+                labels[inside] = self.tags[source[inside]]
             is_last = text + 1 == lengths.shape[1]
             end = room + (1 if is_last else self.tokenizer.pair_separators)
             inputs[(rank >= room) & (rank < end)] = self.tokenizer.sep_id
             if self.tokenizer.has_types:
                 types[(rank >= 0) & (rank < end)] = text
             begin = begin + end
-        no_labels = np.zeros((len(indices), *self.label_shape), self.label_dtype)
-        labels = no_labels if self.labels is None else self.labels[indices]
         return {"inputs": inputs, "mask": positions < begin, "types": types, "labels": labels}
 
     def take(self, rows: npt.NDArray[np.integer]) -> Self:
         """Returns a split with these rows, in this order."""
-        return dataclasses.replace(
-            self,
-            starts=self.starts[rows],
-            lengths=self.lengths[rows],
-            labels=None if self.labels is None else self.labels[rows],
-            ids=self.ids[rows],
-            owners=None if self.owners is None else self.owners[rows],
-        )
+        names = ("starts", "lengths", "labels", "ids", "owners")
+        return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in names})
 
 
 def truncated_lengths(
@@ -156,7 +192,7 @@ def truncated_lengths(
     return np.stack([kept_first, kept_second], axis=1)
 
 
-def sample(split: EncodedSplit, count: int, seed: int) -> npt.NDArray[np.int64]:
+def sample(split: Split, count: int, seed: int) -> npt.NDArray[np.int64]:
     """Returns the rows of a random sample, stratified by label if the labels are classes.
 
     A larger sample with the same seed begins with the smaller one.
@@ -164,7 +200,7 @@ def sample(split: EncodedSplit, count: int, seed: int) -> npt.NDArray[np.int64]:
     digests = (hashlib.sha256(b"%d %d" % (seed, row)).digest()[:8] for row in range(len(split)))
     keys = np.frombuffer(b"".join(digests), ">u8")
     order = np.argsort(keys, kind="stable")
-    if split.labels is None or split.labels.dtype != np.int32 or split.labels.ndim > 1:
+    if split.labels.dtype != np.int32 or split.labels.ndim > 1:
         return order[:count]
     rank = np.empty(len(split))  # rank within the class, scaled to [0, 1] to mix classes
     for label in np.unique(split.labels):
@@ -173,26 +209,32 @@ def sample(split: EncodedSplit, count: int, seed: int) -> npt.NDArray[np.int64]:
     return np.lexsort((keys, rank))[:count]
 
 
-def save(
+def save_texts(
     folder: Path,
     split: str,
-    examples: Sequence[Example],
+    texts: Sequence[str],
     tokenizer: Tokenizer,
     *,
-    label_dtype: npt.DTypeLike,
+    with_spans: bool = False,
 ) -> None:
-    """Tokenizes a split and writes `<split>_tokens.npy`, `_offsets`, `_ids` and, with labels, `_labels`."""
-    texts = list(itertools.chain.from_iterable(example.texts for example in examples))
-    calls = [texts[i : i + TEXTS_PER_CALL] for i in range(0, len(texts), TEXTS_PER_CALL)]
-    encoded = [_encode(tokenizer, call) for call in calls]
-    arrays = {
-        "tokens": np.concatenate([tokens for tokens, _ in encoded]),
-        "offsets": np.cumsum(np.concatenate([[0], *(lengths for _, lengths in encoded)])),
-        "ids": np.array([example.id for example in examples]),
-    }
-    if examples[0].label is not None:
-        arrays["labels"] = np.array([example.label for example in examples], label_dtype)
-    save_arrays(folder, split, arrays)
+    """Tokenizes texts and writes `<split>_tokens.npy`, `_offsets.npy`, and `_spans.npy` if `with_spans`."""
+    tokens: list[npt.NDArray[np.integer]] = []
+    spans: list[npt.NDArray[np.int32]] = []
+    lengths: list[int] = []
+    is_small = tokenizer.vocab_size <= 2**16 and not with_spans
+    for start in range(0, len(texts), TEXTS_PER_CALL):
+        call = texts[start : start + TEXTS_PER_CALL]
+        if with_spans:
+            pairs = tokenizer.encode_with_spans(call)
+            ids = [own for own, _ in pairs]
+            spans += [np.array(own, np.int32).reshape(-1, 2) for _, own in pairs]
+        else:
+            ids = tokenizer.encode(call)
+        lengths += map(len, ids)
+        flat = list(itertools.chain.from_iterable(ids))
+        tokens.append(np.array(flat, np.uint16 if is_small else np.int32))
+    arrays = {"tokens": np.concatenate(tokens), "offsets": np.cumsum([0, *lengths])}
+    save_arrays(folder, split, arrays | ({"spans": np.concatenate(spans)} if with_spans else {}))
 
 
 def save_arrays(folder: Path, split: str, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -202,40 +244,5 @@ def save_arrays(folder: Path, split: str, arrays: Mapping[str, npt.NDArray[Any]]
 
 
 def open_arrays(folder: Path, split: str, *names: str) -> list[npt.NDArray[Any]]:
-    """Opens arrays written by `save_arrays`."""
+    """Opens arrays written by `save_texts` and `save_arrays`."""
     return [cache.open_array(folder / f"{split}_{name}.npy") for name in names]
-
-
-def open_split(
-    folder: Path,
-    split: str,
-    texts: int,
-    tokenizer: Tokenizer,
-    truncation: Truncation,
-    label_dtype: npt.DTypeLike,
-    label_shape: tuple[int, ...] = (),
-) -> EncodedSplit:
-    """Opens a split written by `save`; each example has `texts` texts."""
-    offsets = cache.open_array(folder / f"{split}_offsets.npy")
-    labels = folder / f"{split}_labels.npy"
-    return EncodedSplit(
-        tokens=cache.open_array(folder / f"{split}_tokens.npy"),
-        starts=offsets[:-1].reshape(-1, texts),
-        lengths=np.diff(offsets).reshape(-1, texts),
-        labels=cache.open_array(labels) if labels.exists() else None,
-        label_dtype=label_dtype,
-        label_shape=label_shape,
-        ids=cache.open_array(folder / f"{split}_ids.npy"),
-        tokenizer=tokenizer,
-        truncation=truncation,
-    )
-
-
-def _encode(
-    tokenizer: Tokenizer, texts: Sequence[str]
-) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]:
-    """Returns the concatenated tokens of all texts, and the number of tokens of each text."""
-    ids = tokenizer.encode(texts)
-    dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
-    tokens: npt.NDArray[Any] = np.array(list(itertools.chain.from_iterable(ids)), dtype)
-    return tokens, np.array([len(own) for own in ids], np.int64)

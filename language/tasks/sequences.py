@@ -3,17 +3,27 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from dataprep import cache
 from language.tasks import metrics
-from language.tasks.examples import EncodedSplit
+from language.tasks.examples import (
+    DataConfig,
+    Example,
+    Split,
+    open_arrays,
+    save_arrays,
+    save_texts,
+)
 from language.tasks.task import Outputs, Scores, Task
+from language.tokenizer import Tokenizer
 from nystromformer_jax.support.durable import write_bytes
+from nystromformer_jax.support.predictions import probabilities
 
 Values = npt.NDArray[Any]
 
@@ -26,30 +36,69 @@ class SequenceTask(Task):
       texts: Columns of the texts: one, or two for a pair.
       threshold: Smallest probability at which class 1 of two classes, or a label of a multi-label task, is
         predicted. None: the most probable class is predicted, and labels from a probability of 0.5.
-      clip: Smallest and largest score in a file of predictions without labels.
-      submissions: File names of predictions by split, where a server requires other names.
+      clip: Smallest and largest score, also in a file of predictions without labels.
     """
 
     texts: tuple[str, ...]
     threshold: float | None = None
     clip: tuple[float, float] | None = None
-    submissions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def parse_label(self, word: str) -> float | None:
-        """Converts `word` to a class number or a score; returns None if it is invalid."""
+    @property
+    def dtype(self) -> type[np.float32] | type[np.int32]:
+        """Dtype of labels and predictions."""
+        return np.float32 if self.is_regression else np.int32
+
+    def number(self, label: Any, where: str) -> Any:
+        """Returns the label of an example as a class number, a score, or a 0 or 1 for each label.
+
+        Raises:
+          ValueError: It is not a label of this task.
+        """
+        if self.kind == "multi_label":
+            chosen = {self.number_of(name, where) for name in label}
+            return [int(i in chosen) for i in range(len(self.labels))]
         if not self.is_regression:
-            return self.labels.index(word) if word in self.labels else None
-        try:
-            score = math.nan if "_" in word else float(word)  # Python would read "0_1" as 1
-        except ValueError:
-            return None
-        return score if math.isfinite(score) else None
+            return self.number_of(label, where)
+        try:  # Python would read "1_000" as 1000
+            score = math.nan if isinstance(label, bool) or "_" in str(label) else float(label)
+        except (TypeError, ValueError, OverflowError):
+            score = math.nan
+        largest = float(np.finfo(np.float32).max)
+        low, high = self.clip or (-largest, largest)
+        if not low <= score <= high:  # also if it is not a number
+            needed = f"from {low:g} to {high:g}" if self.clip else "that float32 can represent"
+            raise ValueError(f"{where}: the label must be a number {needed}, not {label!r:.50}.")
+        return score
 
-    def file_name(self, split: str) -> str:
-        """Returns the name required by the GLUE server, or `<task>-<split>.tsv` for other splits."""
-        return self.submissions.get(split, f"{self.name}-{split}.tsv")
+    def encode(
+        self, folder: Path, split: str, examples: Sequence[Example], tokenizer: Tokenizer
+    ) -> None:
+        """Writes tokens, ids and, if the examples have them, labels."""
+        arrays = {"ids": np.array([example.id or str(i) for i, example in enumerate(examples)])}
+        if examples[0].label is not None:
+            numbers = [self.number(example.label, example.where) for example in examples]
+            arrays["labels"] = np.array(numbers, self.dtype)
+        save_texts(folder, split, [text for own in examples for text in own.texts], tokenizer)
+        save_arrays(folder, split, arrays)
 
-    def predict(self, split: EncodedSplit, outputs: Outputs) -> Values:
+    def open(self, folder: Path, split: str, tokenizer: Tokenizer, config: DataConfig) -> Split:
+        """Opens a split; a row is an example."""
+        tokens, offsets, ids = open_arrays(folder, split, "tokens", "offsets", "ids")
+        file = folder / f"{split}_labels.npy"
+        shape = (len(ids), *((len(self.labels),) if self.kind == "multi_label" else ()))
+        return Split(
+            tokens=tokens,
+            starts=offsets[:-1].reshape(-1, len(self.texts)),
+            lengths=np.diff(offsets).reshape(-1, len(self.texts)),
+            labels=cache.open_array(file) if file.exists() else np.zeros(shape, self.dtype),
+            is_labeled=file.exists(),
+            ids=ids,
+            tokenizer=tokenizer,
+            truncation=config.truncation,
+            owners=np.arange(len(ids)),
+        )
+
+    def predict(self, split: Split, outputs: Outputs) -> Values:
         """Returns classes or scores [N], or for several labels ones and zeros [N, C]."""
         return self.decide(outputs["logits"])
 
@@ -72,9 +121,8 @@ class SequenceTask(Task):
             return (self._probabilities(logits) >= threshold).astype(np.int32)
         return logits.argmax(axis=-1).astype(np.int32)
 
-    def score(self, split: EncodedSplit, predicted: Values) -> tuple[Scores, Scores]:
+    def score(self, split: Split, predicted: Values) -> tuple[Scores, Scores]:
         """Returns the metrics of predictions, and their standard errors over the examples."""
-        assert split.labels is not None
         labels = split.labels[: len(predicted)]
         return (
             metrics.score(self, predicted, labels),
@@ -87,17 +135,15 @@ class SequenceTask(Task):
         two_classes = self.kind == "classification" and len(self.labels) == 2
         return two_classes or self.kind == "multi_label"
 
-    def tuned(self, split: EncodedSplit, outputs: Outputs) -> Task:
+    def tuned(self, split: Split, outputs: Outputs) -> Task:
         """Returns the task with the threshold of the highest F1 on the labels of `split`.
 
         For several labels, this is the micro F1 of one threshold for all. The threshold is halfway between
         two neighboring probabilities, not at one of them, so that it also suits other examples.
         """
-        assert self.has_threshold
-        assert split.labels is not None
-        probabilities = self._probabilities(outputs["logits"]).ravel()
-        order = np.argsort(-probabilities, kind="stable")
-        ranked, labels = probabilities[order], split.labels[: len(outputs["logits"])].ravel()[order]
+        chances = self._probabilities(outputs["logits"]).ravel()
+        order = np.argsort(-chances, kind="stable")
+        ranked, labels = chances[order], split.labels[: len(outputs["logits"])].ravel()[order]
         # F1 if the first k are predicted is 2 TP / (k + number of true labels).
         f1 = 2 * np.cumsum(labels) / (np.arange(1, len(labels) + 1) + max(labels.sum(), 1))
         f1[:-1][ranked[:-1] == ranked[1:]] = -1  # equal probabilities cannot be separated
@@ -105,24 +151,24 @@ class SequenceTask(Task):
         following = ranked[best + 1] if best + 1 < len(ranked) else 0.0
         return dataclasses.replace(self, threshold=float((ranked[best] + following) / 2))
 
-    def write(self, file: Path, split: EncodedSplit, predicted: Values) -> None:
+    def write(self, file: Path, split: Split, predicted: Values) -> None:
         """Writes a table; see `write_predictions`."""
         count = len(predicted)
-        labels = None if split.labels is None else split.labels[:count]
+        labels = split.labels[:count] if split.is_labeled else None
         write_predictions(self, file, split.ids[:count], predicted, labels=labels)
 
     def _probabilities(self, logits: Values) -> Values:
         """Returns the probability of class 1 of two classes, [N], or of each label, [N, C]."""
-        logits = logits.astype(np.float64)  # in float32 different probabilities near 1 become equal
-        difference = logits if self.kind == "multi_label" else logits[:, 1] - logits[:, 0]
-        return np.exp(-np.logaddexp(0, -difference))
+        if self.kind == "multi_label":
+            return probabilities(logits, is_multi_label=True)
+        return probabilities(logits, is_multi_label=False)[:, 1]
 
 
 class Predictions(NamedTuple):
     """Content of a file of predictions."""
 
     ids: npt.NDArray[np.str_]  # [N]
-    predictions: Values  # [N] classes or scores, [N, C] ones and zeros
+    predictions: Values  # [N] classes or scores
     labels: Values | None  # like the predictions; None if the file has no labels
 
 
@@ -164,17 +210,19 @@ def read_predictions(task: SequenceTask, file: Path) -> Predictions:
             f"{file} contains no predictions: its first line must be index, prediction and optionally"
             " label."
         )
-    for number, cells in enumerate(rows, 2):
+    for line, cells in enumerate(rows, 2):
         if len(cells) != len(header):
-            raise ValueError(
-                f"{file}, line {number}, has {len(cells)} columns instead of {len(header)}."
-            )
-    ids, predicted, *labels = ([row[column] for row in rows] for column in range(len(header)))
-    return Predictions(
-        np.array(ids),
-        _parse(task, predicted, file),
-        _parse(task, labels[0], file) if labels else None,
+            raise ValueError(f"{file}, line {line}, has {len(cells)} columns, not {len(header)}.")
+    own = dataclasses.replace(task, clip=None)  # predicted scores are not clipped
+    ids, *columns = zip(header, *rows, strict=True)
+    predictions, *labels = (
+        np.array(
+            [own.number(cell, f"{file}, line {line}") for line, cell in enumerate(cells[1:], 2)],
+            task.dtype,
+        )
+        for cells in columns
     )
+    return Predictions(np.array(ids[1:]), predictions, labels[0] if labels else None)
 
 
 def _format(task: SequenceTask, values: Values) -> list[str]:
@@ -185,14 +233,3 @@ def _format(task: SequenceTask, values: Values) -> list[str]:
         names = np.array(task.labels)
         return [json.dumps(names[row > 0].tolist(), ensure_ascii=False) for row in values]
     return [task.labels[x] for x in values.tolist()]
-
-
-def _parse(task: SequenceTask, words: Sequence[str], file: Path) -> Values:
-    values = [task.parse_label(word) for word in words]
-    if None in values:
-        row = values.index(None)
-        needed = f"label of {task.title}; the labels are {', '.join(task.labels)}"
-        if task.is_regression:
-            needed = "score"
-        raise ValueError(f"{file}, line {row + 2}: {words[row]!r} is not a {needed}.")
-    return np.array(values, np.float32 if task.is_regression else np.int32)

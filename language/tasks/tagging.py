@@ -1,27 +1,27 @@
 """Token classification: a tag per word, and the F1 of entities."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from language.tasks.examples import Batch, EncodedSplit
+from language.tasks.examples import (
+    IGNORED,
+    DataConfig,
+    Example,
+    Split,
+    open_arrays,
+    save_arrays,
+    save_texts,
+)
 from language.tasks.task import Outputs, Scores, Task, ratio_error
-from nystromformer_jax.support.durable import write_bytes
+from language.tokenizer import Tokenizer
+from nystromformer_jax.support.durable import read_json, write_bytes, write_json
+from nystromformer_jax.support.predictions import word_tags
 
-IGNORED = -1  # label of tokens that do not begin a word
 # Prefixes of the schemes BMES and BILOU, and those of IOBES with the same meaning.
 _IOBES = {"M": "I", "L": "E", "U": "S"}
-
-
-class Sentence(NamedTuple):
-    """Words and tags of a sentence."""
-
-    words: list[str]
-    tags: list[str] | None  # None if the file has no tags
 
 
 class Span(NamedTuple):
@@ -32,76 +32,99 @@ class Span(NamedTuple):
     end: int
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaggedSplit(EncodedSplit):
-    """A split with a label at the first token of each word.
+class TaggingTask(Task):
+    """Token classification. With tags such as B-PER, the metrics are those of entities.
 
-    A sentence that is longer than `max_len` has several rows, which begin with a word.
+    The texts of an example are the words of a sentence, and its label has a tag for each word.
     """
 
-    tags: npt.NDArray[np.int32]  # [total], `IGNORED` at tokens that continue a word
-    sentences: Sequence[Sentence]
+    suffix = ".conll"
 
-    @property
-    def is_labeled(self) -> bool:
-        """Returns True if the sentences have tags."""
-        return self.sentences[0].tags is not None
+    def encode(
+        self, folder: Path, split: str, examples: Sequence[Example], tokenizer: Tokenizer
+    ) -> None:
+        """Writes tokens and tags of all words, and the sentences."""
+        tags = [
+            self.number_of(tag, example.where)
+            for example in examples
+            for tag in example.label or [self.labels[0]] * len(example.texts)
+        ]
+        # Byte-level tokenizers mark a word by the space before it.
+        words = [f" {word}" for example in examples for word in example.texts]
+        save_texts(folder, split, words, tokenizer)
+        # The empty ids are part of the hash of the data, with which runs of version 0.2.0 resume.
+        arrays = {"tags": np.array(tags, np.int32), "ids": np.full(len(words), "")}
+        save_arrays(folder, split, arrays)
+        sentences = [(example.texts, example.label) for example in examples]
+        write_json(folder / f"{split}_sentences.json", {"sentences": sentences})
 
-    def batch(self, indices: npt.NDArray[np.integer], max_len: int) -> Batch:
-        """Returns a batch with the labels [B, L], `IGNORED` except at the first token of each word."""
-        batch = super().batch(indices, max_len)
-        rank = np.arange(max_len) - 1
-        inside = (rank >= 0) & (rank < self.lengths[indices])
-        labels = np.full(inside.shape, IGNORED, np.int32)
-        labels[inside] = self.tags[(self.starts[indices] + rank)[inside]]
-        return {**batch, "labels": labels}
+    def open(self, folder: Path, split: str, tokenizer: Tokenizer, config: DataConfig) -> Split:
+        """Opens a split. A sentence longer than `max_len` has several rows, which begin with a word."""
+        stored, offsets, tags_of_words = open_arrays(folder, split, "tokens", "offsets", "tags")
+        sentences = read_json(folder / f"{split}_sentences.json")["sentences"]
+        examples = [Example(tuple(words), tags) for words, tags in sentences]
+        # A word without tokens, such as a control character, becomes the unknown or the mask token.
+        lengths = np.diff(offsets)
+        empty = np.flatnonzero(lengths == 0)
+        unknown = tokenizer.unk_id if tokenizer.unk_id is not None else tokenizer.mask_id
+        tokens = np.insert(stored, offsets[empty], unknown)
+        lengths = np.maximum(lengths, 1)
+        starts = np.cumsum(lengths) - lengths
+        tags = np.full(len(tokens), IGNORED, np.int32)
+        tags[starts] = tags_of_words
+        rows, owners, first = [], [], 0
+        for number, example in enumerate(examples):
+            own = lengths[first : first + len(example.texts)].tolist()
+            parts = split_sentence(own, config.max_len - 2)
+            rows += [(int(starts[first]) + start, length) for start, length in parts]
+            owners += [number] * len(parts)
+            first += len(example.texts)
+        places = np.array(rows, np.int64)
+        return Split(
+            tokens=tokens,
+            starts=places[:, :1],
+            lengths=places[:, 1:],
+            labels=np.zeros(len(rows), np.int32),
+            is_labeled=examples[0].label is not None,
+            ids=np.array([str(owner) for owner in owners]),
+            tokenizer=tokenizer,
+            owners=np.array(owners, np.int64),
+            examples=examples,
+            tags=tags,
+        )
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaggingTask(Task):
-    """Token classification. With tags such as B-PER, the metrics are those of entities."""
-
-    def file_name(self, split: str) -> str:
-        """Returns `<task>-<split>.conll`."""
-        return f"{self.name}-{split}.conll"
-
-    def predict(self, split: EncodedSplit, outputs: Outputs) -> list[list[str]]:
+    def predict(self, split: Split, outputs: Outputs) -> list[list[str]]:
         """Returns the tag of each word of each sentence."""
-        assert isinstance(split, TaggedSplit)
-        assert split.owners is not None
+        assert split.tags is not None
         classes = outputs["classes"]
-        count = split.count_complete(len(classes))
-        tags: list[list[str]] = [[] for _ in range(count)]
+        tags: list[list[str]] = [[] for _ in range(split.count_complete(len(classes)))]
         for row, sentence in enumerate(split.owners[: len(classes)].tolist()):
-            if sentence < count:
+            if sentence < len(tags):
                 start, length = int(split.starts[row, 0]), int(split.lengths[row, 0])
                 firsts = np.flatnonzero(split.tags[start : start + length] != IGNORED)
-                tags[sentence] += [self.labels[i] for i in classes[row, 1 + firsts].tolist()]
+                tags[sentence] += word_tags(classes[row], (1 + firsts).tolist(), self.labels)
         return tags
 
-    def score(self, split: EncodedSplit, predicted: list[list[str]]) -> tuple[Scores, Scores]:
+    def score(self, split: Split, predicted: list[list[str]]) -> tuple[Scores, Scores]:
         """Returns metrics and their standard errors over the sentences."""
-        assert isinstance(split, TaggedSplit)
-        truth = [sentence.tags or [] for sentence in split.sentences[: len(predicted)]]
+        truth = [example.label for example in split.examples[: len(predicted)]]
         scores, errors = entity_scores(truth, predicted)
         return (
             {name: scores[name] for name in self.metrics},
             {name: errors[name] for name in self.metrics},
         )
 
-    def write(self, file: Path, split: EncodedSplit, predicted: list[list[str]]) -> None:
+    def write(self, file: Path, split: Split, predicted: list[list[str]]) -> None:
         """Writes a line per word: word, tag if the file has tags, predicted tag, separated by tabs.
 
         The last two columns are those that CoNLL's script `conlleval` reads, with a tab as its delimiter.
         """
-        assert isinstance(split, TaggedSplit)
         blocks = []
-        for (words, tags), guesses in zip(split.sentences, predicted, strict=False):
-            columns = [words, *([tags] if tags is not None else []), guesses]
+        for example, guesses in zip(split.examples, predicted, strict=False):
+            columns = [example.texts, *([example.label] if split.is_labeled else []), guesses]
             blocks.append("".join("\t".join(row) + "\n" for row in zip(*columns, strict=True)))
-        content = "\n".join(blocks).encode()
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(file, content)
+        write_bytes(file, "\n".join(blocks).encode())
 
 
 def spans(tags: Sequence[str]) -> set[Span]:

@@ -1,16 +1,17 @@
-"""The interface of a task: labels, predictions, metrics and files of predictions."""
+"""A task: encoding of its examples, predictions, metrics and files of predictions."""
 
 import abc
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from language.tasks.examples import EncodedSplit
+from language.tasks.examples import DataConfig, Example, Split
+from language.tokenizer import Tokenizer
 
 Kind = Literal[
     "classification", "regression", "multi_label", "token_classification", "question_answering"
@@ -28,6 +29,14 @@ Metric = Literal[
     "spearman",
     "mse",
 ]
+# Metrics that can select the checkpoint.
+METRICS: Mapping[Kind, tuple[Metric, ...]] = {
+    "classification": ("accuracy", "f1", "macro_f1"),  # f1 for two classes
+    "regression": ("pearson", "spearman"),
+    "multi_label": ("micro_f1", "macro_f1", "accuracy"),
+    "token_classification": ("f1", "precision", "recall", "accuracy"),
+    "question_answering": ("f1", "exact_match"),
+}
 Outputs = Mapping[str, npt.NDArray[Any]]  # outputs of the evaluation step, [N, …] in order of rows
 Scores = dict[str, float]
 
@@ -52,6 +61,12 @@ class Task(abc.ABC):
     metrics: tuple[Metric, ...] = ("accuracy",)
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
+    suffix: ClassVar[str] = ".tsv"  # of files of predictions
+    label_advice: ClassVar[str] = (
+        "correct it, or list all labels in --config.data.labels. Without this list, they are the labels of"
+        " the training file."
+    )
+
     @property
     def is_regression(self) -> bool:
         """Returns True if labels are scores instead of classes."""
@@ -67,36 +82,59 @@ class Task(abc.ABC):
         """Metric that selects checkpoints; higher is better."""
         return self.metrics[0]
 
-    def has_all(self, split: str, examples: int) -> bool:
-        """Returns True if the number `examples` is at least 99.9 % of the size of the benchmark's split."""
-        return 1000 * examples >= 999 * self.sizes[split]
-
     @property
     def has_threshold(self) -> bool:
         """Returns True if predictions have a decision threshold, which `tuned` chooses."""
         return False
 
-    def tuned(self, split: EncodedSplit, outputs: Outputs) -> "Task":
+    def has_all(self, split: str, examples: int) -> bool:
+        """Returns True if the number `examples` is at least 99.9 % of the size of the benchmark's split."""
+        return 1000 * examples >= 999 * self.sizes[split]
+
+    def number_of(self, label: str, where: str) -> int:
+        """Returns the index of a label; raises ValueError if it is unknown."""
+        if label not in self.labels:
+            shown = ", ".join(self.labels[:20]) + (", …" if len(self.labels) > 20 else "")
+            raise ValueError(
+                f"{where}: the label {label!r} is not among the labels {shown}: {self.label_advice}"
+            )
+        return self.labels.index(label)
+
+    def tuned(self, split: Split, outputs: Outputs) -> "Task":
         """Returns the task with the best decision threshold for the labels of `split`, if it has any."""
         return self
 
-    @abc.abstractmethod
     def file_name(self, split: str) -> str:
         """Returns the name of the file of predictions for a split."""
+        return f"{self.name}-{split}{self.suffix}"
 
     @abc.abstractmethod
-    def predict(self, split: EncodedSplit, outputs: Outputs) -> Any:
-        """Returns the predictions for a split, given the outputs of the evaluation step.
+    def encode(
+        self, folder: Path, split: str, examples: Sequence[Example], tokenizer: Tokenizer
+    ) -> None:
+        """Tokenizes the examples of a split and writes tokens and labels to files in `folder`.
+
+        Raises:
+          ValueError: A label is invalid.
+        """
+
+    @abc.abstractmethod
+    def open(self, folder: Path, split: str, tokenizer: Tokenizer, config: DataConfig) -> Split:
+        """Opens a split that `encode` wrote, as rows of at most `config.max_len` tokens."""
+
+    @abc.abstractmethod
+    def predict(self, split: Split, outputs: Outputs) -> Any:
+        """Returns the predictions for a split, given the outputs of the model.
 
         If `outputs` has fewer rows than the split, examples that need the missing rows are left out.
         """
 
     @abc.abstractmethod
-    def score(self, split: EncodedSplit, predicted: Any) -> tuple[Scores, Scores]:
+    def score(self, split: Split, predicted: Any) -> tuple[Scores, Scores]:
         """Returns the metrics of predictions, and their standard errors over the examples."""
 
     @abc.abstractmethod
-    def write(self, file: Path, split: EncodedSplit, predicted: Any) -> None:
+    def write(self, file: Path, split: Split, predicted: Any) -> None:
         """Writes predictions, and labels where split and format have them; replaces the file atomically."""
 
 

@@ -30,7 +30,14 @@ from nystromformer_jax.models import (
 )
 from nystromformer_jax.pretrained.folder import from_pretrained
 from nystromformer_jax.pretrained.hub import HUB_NAME, download
-from nystromformer_jax.support.spans import best_span
+from nystromformer_jax.support.predictions import (
+    BASE_LEN,
+    Window,
+    best_answers,
+    padded_len,
+    probabilities,
+    word_tags,
+)
 from nystromformer_jax.support.tokenizer import MASK_TOKENS, load_tokenizer
 from nystromformer_jax.support.values import check_choice, check_size
 from nystromformer_jax.typing import Array, Bool, Float, Int
@@ -73,7 +80,7 @@ class LanguageModel:
     variables: Mapping[str, Any]
     tokenizer: Any
     batch_size: int = 8
-    base_len: int = 64
+    base_len: int = BASE_LEN
 
     def __post_init__(self) -> None:
         check_size("batch_size", self.batch_size)
@@ -103,7 +110,7 @@ class LanguageModel:
                 f"layer must be from {-config.num_layers - 1} to {config.num_layers} in this model,"
                 f" got {layer}."
             )
-        function = functools.partial(_embed, self.model, pooling=pooling, layer=layer)
+        function = functools.partial(_embed, pooling=pooling, layer=layer)
         return self._run(function, self._rows(texts, tokens), config.embed_dim)
 
     def classify(
@@ -114,30 +121,26 @@ class LanguageModel:
         Names are those of id2label in config.json. With problem_type "multi_label_classification" the
         probabilities are independent and need not sum to one. Arguments are as in `embed`.
         """
+        self._require_head("classify", NystromformerForSequenceClassification)
         config = self.model.config
         kind = config.metadata.get("problem_type")
-        if not isinstance(self.model, NystromformerForSequenceClassification):
-            raise self._head_error("classify", NystromformerForSequenceClassification)
         if kind == "regression" or config.num_labels == 1:
             raise ValueError(
                 "classify needs classes; this model predicts numbers (regression): use regress."
             )
-        is_multi_label = kind == "multi_label_classification"
-        function = functools.partial(_classify, self.model, is_multi_label=is_multi_label)
-        outputs = self._run(function, self._rows(texts, tokens), config.num_labels)
-        return self._label_names(), outputs
+        logits = self._run(_apply, self._rows(texts, tokens), config.num_labels)
+        found = probabilities(logits, is_multi_label=kind == "multi_label_classification")
+        return self._label_names(), found.astype(np.float32)
 
     def regress(self, texts: Sequence[str] | None = None, **tokens: Any) -> npt.NDArray[np.float32]:
         """Returns the number that a regression model predicts for each text, [N].
 
         Arguments are as in `embed`.
         """
-        if not isinstance(self.model, NystromformerForSequenceClassification):
-            raise self._head_error("regress", NystromformerForSequenceClassification)
+        self._require_head("regress", NystromformerForSequenceClassification)
         if self.model.config.num_labels != 1:
             raise ValueError("regress needs a model with one output; this one has classes.")
-        function = functools.partial(_apply, self.model)
-        return self._run(function, self._rows(texts, tokens), 1)[:, 0]
+        return self._run(_apply, self._rows(texts, tokens), 1)[:, 0]
 
     def tag(self, texts: Sequence[Sequence[str]]) -> list[list[str]]:
         """Returns the tag of each word of each text; a text is a list of words.
@@ -145,8 +148,7 @@ class LanguageModel:
         The tag of a word is that of its first token. A word without tokens has the tag O, or the first tag
         of the model if it has no O. The names of the tags are id2label of config.json.
         """
-        if not isinstance(self.model, NystromformerForTokenClassification):
-            raise self._head_error("tag", NystromformerForTokenClassification)
+        self._require_head("tag", NystromformerForTokenClassification)
         if isinstance(texts, str) or any(isinstance(words, str) for words in texts):
             raise ValueError("tag takes lists of words, such as [text.split()].")
         backend, names = self._backend(), self._label_names()
@@ -160,16 +162,14 @@ class LanguageModel:
                 f"A text has {longest} tokens, but this model supports at most {max_len}: split it between"
                 " words."
             )
-        tokens = {"input_ids": [own.ids for own in found]}
-        rows = self._rows(None, {**tokens, "token_type_ids": [own.type_ids for own in found]})
         outside = "O" if "O" in names else names[0]
         tags = [[outside] * len(words) for words in texts]  # for words without tokens
-        for chunk, batch in self._batches(rows):
-            classes = np.asarray(_apply(self.model, self.variables, *batch)).argmax(axis=-1)
-            for i, own in zip(chunk, classes, strict=False):
-                for position, word in reversed(list(enumerate(found[i].word_ids))):
-                    if word is not None:
-                        tags[i][word] = names[own[position]]
+        for i, logits in self._outputs(self._rows_of(found)):
+            places = reversed(list(enumerate(found[i].word_ids)))
+            firsts = {word: place for place, word in places if word is not None}
+            own = word_tags(logits.argmax(axis=-1), list(firsts.values()), names)
+            for word, tag in zip(firsts, own, strict=True):
+                tags[i][word] = tag
         return tags
 
     def answer(self, question: str, context: str) -> tuple[str, float]:
@@ -179,11 +179,9 @@ class LanguageModel:
         If some training questions had no answer (has_unanswerable in config.json), the span may be empty. It
         is also empty if the context has no tokens.
         """
-        if not isinstance(self.model, NystromformerForQuestionAnswering):
-            raise self._head_error("answer", NystromformerForQuestionAnswering)
-        for name, text in (("question", question), ("context", context)):
-            if not isinstance(text, str):
-                raise ValueError(f"answer takes one {name}, a str, got {type(text).__name__}.")
+        self._require_head("answer", NystromformerForQuestionAnswering)
+        _require_text("answer", "question", question)
+        _require_text("answer", "context", context)
         backend, max_len = self._backend(), self._max_len
         room = max_len - len(backend.encode(question, "").ids)
         if room < 4:
@@ -193,43 +191,22 @@ class LanguageModel:
         backend.enable_truncation(max_len, stride=room // 4, strategy="only_second")
         first = backend.encode(question, context)
         backend.no_truncation()
-        windows = [first, *first.overflowing]
-        has_types = "token_type_ids" in self.tokenizer.model_input_names
-        rows = self._rows(
-            None,
-            {
-                "input_ids": [own.ids for own in windows],
-                **({"token_type_ids": [own.type_ids for own in windows]} if has_types else {}),
-            },
-        )
-        best, span, empty = -np.inf, (0, 0), np.inf
-        for chunk, batch in self._batches(rows):
-            logits = map(np.asarray, _apply(self.model, self.variables, *batch))
-            for i, start, end in zip(chunk, *logits, strict=False):
-                inside = np.array([sequence == 1 for sequence in windows[i].sequence_ids])
-                places = np.flatnonzero(inside)
-                empty = min(empty, float(start[0] + end[0]))
-                if not len(places):
-                    continue
-                score, one, other = best_span(start[places], end[places])
-                if score > best:
-                    offsets = windows[i].offsets
-                    best = score
-                    span = (offsets[places[one]][0], offsets[places[other]][1])
-        has_no_span = best == -np.inf  # the context has no tokens
-        if has_no_span or (self.model.config.metadata.get("has_unanswerable") and empty > best):
-            return "", empty
-        return context[slice(*span)].strip(), best
+        parts = [first, *first.overflowing]
+        windows = []
+        for i, (start, end) in self._outputs(self._rows_of(parts)):
+            places = [k for k, sequence in enumerate(parts[i].sequence_ids) if sequence == 1]
+            spans = np.array(parts[i].offsets)[places]
+            windows.append(Window(0, start, end, places[0] if places else 0, spans))
+        has_unanswerable = bool(self.model.config.metadata.get("has_unanswerable"))
+        return best_answers(windows, [context], has_unanswerable=has_unanswerable)[0]
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
         """Returns the `top_k` most probable tokens and their probabilities for each mask of a text.
 
         Masks are written [MASK], or as the tokenizer's own mask token.
         """
-        if not isinstance(self.model, (NystromformerForMaskedLM, NystromformerForPreTraining)):
-            raise self._head_error("fill_mask", NystromformerForMaskedLM)
-        if not isinstance(text, str):
-            raise ValueError(f"fill_mask takes one text, a str, got {type(text).__name__}.")
+        self._require_head("fill_mask", NystromformerForMaskedLM, NystromformerForPreTraining)
+        _require_text("fill_mask", "text", text)
         check_size("top_k", top_k)
         if self.tokenizer.mask_token is None:
             raise ValueError("fill_mask needs a tokenizer with [MASK] or <mask>; this has neither.")
@@ -254,6 +231,11 @@ class LanguageModel:
         return [
             list(zip(*filled, strict=True)) for filled in zip(tokens, top.tolist(), strict=False)
         ]
+
+    def apply(self, batch: Mapping[str, npt.NDArray[Any]]) -> Any:
+        """Returns the outputs of the model for the arrays `inputs`, `mask` and `types` of a batch, [B, L]."""
+        inputs = (batch["inputs"], batch["mask"], batch["types"])
+        return jax.device_get(_apply(self.model, self.variables, *inputs))
 
     def _rows(self, texts: Sequence[str] | None, tokens: Mapping[str, Any]) -> list[Row]:
         """Returns the real tokens of each row, given texts or a tokenizer's output."""
@@ -307,11 +289,16 @@ class LanguageModel:
                     column[i] = values
         return columns
 
+    def _rows_of(self, encodings: Sequence[Any]) -> list[Row]:
+        """Returns the rows of encodings of the library `tokenizers`."""
+        columns = {"input_ids": [own.ids for own in encodings]}
+        if "token_type_ids" in self.tokenizer.model_input_names:
+            columns["token_type_ids"] = [own.type_ids for own in encodings]
+        return self._rows(None, columns)
+
     def _padded_len(self, row: Row) -> int:
         """Returns the length to which a row is padded."""
-        length = self.base_len
-        while length < len(row[0]):
-            length *= 2
+        length = padded_len(len(row[0]), self._max_len, self.base_len)
         return min(length + -length % self._multiple, self._max_len)
 
     @property
@@ -347,11 +334,18 @@ class LanguageModel:
     def _run(
         self, function: Callable[..., Array], rows: list[Row], width: int
     ) -> npt.NDArray[np.float32]:
-        """Returns the outputs [N, width] of a function of variables, inputs, mask and types."""
+        """Returns the outputs [N, width] of a function of model, variables, inputs, mask and types."""
         outputs = np.zeros((len(rows), width), np.float32)
         for chunk, batch in self._batches(rows):
-            outputs[chunk] = function(self.variables, *batch)[: len(chunk)]
+            outputs[chunk] = function(self.model, self.variables, *batch)[: len(chunk)]
         return outputs
+
+    def _outputs(self, rows: list[Row]) -> Iterator[tuple[int, Any]]:
+        """Yields the index and the outputs of the model for each row."""
+        for chunk, batch in self._batches(rows):
+            outputs = jax.tree.map(np.asarray, _apply(self.model, self.variables, *batch))
+            for place, i in enumerate(chunk):
+                yield i, jax.tree.map(lambda x, place=place: x[place], outputs)
 
     def _batches(self, rows: list[Row]) -> Iterator[tuple[list[int], Batch]]:
         """Yields the indices of rows and their padded batch; rows of similar length share a batch."""
@@ -363,15 +357,16 @@ class LanguageModel:
                 chunk = group[start : start + self.batch_size]
                 yield chunk, _pad([rows[i] for i in chunk], self.batch_size, length)
 
-    def _head_error(self, method: str, needed: type[nn.Module]) -> ValueError:
-        return ValueError(
-            f"{method} needs a {needed.__name__}, and this is a {type(self.model).__name__}: load"
-            " a checkpoint with that head."
-        )
+    def _require_head(self, method: str, *needed: type[nn.Module]) -> None:
+        if not isinstance(self.model, needed):
+            raise ValueError(
+                f"{method} needs a {needed[0].__name__}, and this is a {type(self.model).__name__}: load"
+                " a checkpoint with that head."
+            )
 
 
 def load(
-    folder: str | os.PathLike[str], *, batch_size: int = 8, base_len: int = 64, **options: Any
+    folder: str | os.PathLike[str], *, batch_size: int = 8, base_len: int = BASE_LEN, **options: Any
 ) -> LanguageModel:
     """Loads a model and its tokenizer from a folder in Hugging Face's layout.
 
@@ -394,6 +389,11 @@ def load(
         path = download(os.fspath(folder))
     model, variables = from_pretrained(path, **options)
     return LanguageModel(model, variables, load_tokenizer(path), batch_size, base_len)
+
+
+def _require_text(method: str, name: str, text: Any) -> None:
+    if not isinstance(text, str):
+        raise ValueError(f"{method} takes one {name}, a str, got {type(text).__name__}.")
 
 
 def _read_tokens(
@@ -447,15 +447,6 @@ def _embed(
 def _apply(model: Any, variables: Any, inputs: Array, mask: Array, types: Array) -> Any:
     """Returns the outputs of a model."""
     return model.apply(variables, inputs, mask, types, deterministic=True)
-
-
-@functools.partial(jax.jit, static_argnames=("model", "is_multi_label"))
-def _classify(
-    model: Any, variables: Any, inputs: Array, mask: Array, types: Array, *, is_multi_label: bool
-) -> Float[Array, "B C"]:
-    """Returns the probabilities of classes."""
-    logits = model.apply(variables, inputs, mask, types, deterministic=True)
-    return jax.nn.sigmoid(logits) if is_multi_label else jax.nn.softmax(logits)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "top_k"))

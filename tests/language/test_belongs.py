@@ -32,10 +32,6 @@ def prepared(folder, task="rte", **changes):
     )
 
 
-def test_accepts_a_matching_tokenizer(tmp_path):
-    assert finetune.open_tokenizer(prepared(checkpoint(tmp_path))).vocab_size == tiny.VOCAB
-
-
 @pytest.mark.parametrize(
     ("tokens", "changes", "sentence"),
     [

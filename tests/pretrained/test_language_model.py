@@ -142,14 +142,6 @@ def test_layouts_other_than_real_are_padded_to_a_multiple_of_m(
     assert_close(found[0], np.asarray(hidden)[0, :kept].mean(axis=0), REFERENCE)
 
 
-def test_order_of_the_texts_is_kept(make):
-    language_model = make()
-    order = [4, 0, 5, 3, 2, 1]
-    again = language_model.embed([TEXTS[i] for i in order])
-    assert_close(again, language_model.embed(TEXTS)[order], REFERENCE)
-    assert len(np.unique(again[:, 0].round(3))) == len(TEXTS)
-
-
 @pytest.mark.slow(minutes=0.1)
 def test_one_program_is_compiled_per_length(make):
     language_model = make(base_len=4, mlp_dim=7)  # used by no other test, whose programs are cached
@@ -274,58 +266,49 @@ def test_every_model_gives_embeddings(make, name):
     assert np.isfinite(make(name).embed(["a cat"])).all()
 
 
+SEQUENCES, ANSWERS, TAGS = (
+    f"NystromformerFor{name}"
+    for name in ("SequenceClassification", "QuestionAnswering", "TokenClassification")
+)
+# The model and its changes, a method, its arguments, and a word of the message.
+ERRORS = [
+    ({}, "classify", (["a cat"],), {}, f"needs a {SEQUENCES}"),
+    ({}, "answer", ("who", "a cat"), {}, f"needs a {ANSWERS}"),
+    ({}, "fill_mask", ("a cat",), {}, "is missing in 'a cat'"),
+    ({}, "fill_mask", (["[MASK]"],), {}, "got list"),
+    ({}, "embed", ("a cat",), {}, "Pass a list"),
+    ({}, "embed", (None,), {}, "Pass a list"),
+    ({}, "embed", (["a"],), {"input_ids": [[1]]}, "Pass a list"),
+    ({}, "embed", (["a cat", float("nan")],), {}, "number 1 is nan"),
+    ({}, "embed", (), {"input_ids": [[5]], "special_tokens_mask": [[0]]}, "special_tokens_mask"),
+    ({}, "embed", (), {"attention_mask": [[1]]}, "input_ids is missing"),
+    ({}, "embed", (), {"input_ids": [[5] * 14]}, "14 tokens"),
+    ({}, "embed", (), {"input_ids": [[5, 11]]}, "from 0 to 10"),
+    ({}, "embed", (), {"input_ids": [[5]], "attention_mask": [[-10000]]}, "must be 1 at real"),
+    ({}, "embed", (), {"input_ids": [[5, 6]], "attention_mask": [[1]]}, "equal length; row 0"),
+    ({"name": ANSWERS}, "answer", ("a", ["a cat"]), {}, "one context"),
+    ({"name": ANSWERS}, "answer", ("cat " * 9, "a"), {}, "too many tokens"),
+    ({"name": SEQUENCES}, "fill_mask", ("[MASK]",), {}, "needs a NystromformerForMaskedLM"),
+    ({"name": SEQUENCES}, "regress", (["a"],), {}, "one output"),
+    ({"name": SEQUENCES, "num_labels": 1}, "classify", (["a"],), {}, "predicts numbers"),
+    ({"name": TAGS}, "tag", (["a cat"],), {}, "lists of words"),
+    ({"name": TAGS}, "tag", ([["cat"] * 12],), {}, "at most 13"),
+]
+
+
 def test_errors_say_what_to_do(make, tmp_path, no_annotations):
-    language_model = make()
-    with pytest.raises(ValueError, match="classify needs a NystromformerForSequenceClassification"):
-        language_model.classify(["a cat"])
-    with pytest.raises(ValueError, match=r"a text with \[MASK\]; it is missing in 'a cat'"):
-        language_model.fill_mask("a cat")
-    with (
-        pytest.warns(UserWarning, match="truncated"),
-        pytest.raises(ValueError, match="is after the"),
-    ):
-        language_model.fill_mask(20 * "a " + "[MASK]")
-    with pytest.raises(
-        ValueError, match="special_tokens_mask is not used; pass only input_ids, att"
-    ):
-        language_model.embed(input_ids=[[5]], special_tokens_mask=[[0]])
-    with pytest.raises(ValueError, match=r"input_ids is missing; pass \*\*tokenizer"):
-        language_model.embed(attention_mask=[[1]])
-    with pytest.raises(ValueError, match=r"fill_mask takes one text, a str, got list\.$"):
-        language_model.fill_mask(["[MASK]"])
-    answering = make("NystromformerForQuestionAnswering")
-    with pytest.raises(ValueError, match=r"answer takes one context, a str, got list\.$"):
-        answering.answer("a", ["a cat"])
-    text, score = answering.answer("a cat", "")
+    made = functools.cache(lambda model: make(**dict(model)))
+    for model, method, arguments, tokens, word in ERRORS:
+        language_model = made(tuple(model.items()))
+        with pytest.raises(ValueError, match=word):
+            getattr(language_model, method)(*arguments, **tokens)
+    with pytest.warns(TruncationWarning), pytest.raises(ValueError, match="is after the"):
+        make().fill_mask(20 * "a " + "[MASK]")
+    text, score = make(ANSWERS).answer("a cat", "")
     assert text == ""
     assert np.isfinite(score)
-    for texts, tokens in (("a cat", {}), (None, {}), (["a"], {"input_ids": [[1]]})):
-        with pytest.raises(ValueError, match="Pass a list of texts or"):
-            language_model.embed(texts, **tokens)
-    with pytest.raises(ValueError, match=r"Texts must be strings; number 1 is nan\.$"):
-        language_model.embed(["a cat", float("nan")])
-    with pytest.raises(ValueError, match="14 tokens are more than the 13 positions"):
-        language_model.embed(input_ids=[[5] * 14])
-    with pytest.raises(ValueError, match=r"from 0 to 10 in this model.*the model's own tokenizer"):
-        language_model.embed(input_ids=[[5, 11]])
-    with pytest.raises(ValueError, match="attention_mask must be 1 at real tokens"):
-        language_model.embed(input_ids=[[5, 6]], attention_mask=[[0, -10000]])
-    with pytest.raises(ValueError, match=r"equal length; row 0 has shapes \(2,\), \(1,\)"):
-        language_model.embed(input_ids=[[5, 6]], attention_mask=[[1]])
-    with pytest.raises(ValueError, match="fill_mask needs a NystromformerForMaskedLM"):
-        make("NystromformerForSequenceClassification").fill_mask("[MASK]")
-    with pytest.raises(ValueError, match="this model predicts numbers"):
-        make("NystromformerForSequenceClassification", num_labels=1).classify(["a"])
-    with pytest.raises(ValueError, match="regress needs a model with one output"):
-        make("NystromformerForSequenceClassification").regress(["a"])
-    with pytest.raises(ValueError, match=r"tag takes lists of words, such as \[text"):
-        make("NystromformerForTokenClassification").tag(["a cat"])
-    with pytest.raises(ValueError, match="at most 13: split it between words"):
-        make("NystromformerForTokenClassification").tag([["cat"] * 12])
-    with pytest.raises(ValueError, match="answer needs a NystromformerForQuestionAnswering"):
-        language_model.answer("who", "a cat")
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"The tokenizer of .* cannot be read"):
+    with pytest.raises(ValueError, match="cannot be read"):
         load(tmp_path)
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 import shutil
+import types
 
 import jax
 import numpy as np
@@ -14,13 +15,13 @@ from sklearn import metrics as sklearn_metrics
 from language import finetune
 from language.config import InitConfig
 from language.finetune import trainer
-from language.finetune.run import padded_len
 from language.heads import HEADS
 from language.initial import read_params
 from language.tasks.answering import f1
 from language.tasks.tagging import entity_scores
 from language.tokenizer import load_tokenizer
 from nystromformer_jax.pretrained import from_pretrained, load, save_pretrained
+from nystromformer_jax.support.predictions import padded_len
 from nystromformer_jax.training import ConfigDiffers, NotFinished, Workdir
 from tests.helpers import OTHER_FRAMEWORK, assert_close
 from tests.language.files import fakes
@@ -65,11 +66,11 @@ def same_from_python(language_model, split, kind, predictions):
     if kind == "regression":
         assert_close(language_model.regress(texts), predictions, OTHER_FRAMEWORK)
     elif kind == "token_classification":
-        tags = language_model.tag([sentence.words for sentence in split.sentences])
+        tags = language_model.tag([example.texts for example in split.examples])
         assert [tag for own in tags for tag in own] == [tag for tag in predictions if tag]
     elif kind == "question_answering":
-        for question in split.questions:
-            assert language_model.answer(question.question, question.context)[0] == "rome"
+        for example in split.examples:
+            assert language_model.answer(*example.texts)[0] == "rome"
     else:
         names = ["neg", "pos"] if kind == "classification" else ["fun", "odd", "sad"]
         assert language_model.classify(texts)[0] == names
@@ -165,14 +166,8 @@ def test_examples_of_similar_length_are_padded_together(tmp_path, checkpoint):
         changed = dataclasses.replace(run.model.config, **changes)
         model = dataclasses.replace(run, model=type(run.model)(changed))
         assert model.examples(split).lengths is None
-    assert [padded_len(n, 150) for n in (1, 64, 65, 128, 129, 150)] == [
-        64,
-        64,
-        128,
-        128,
-        150,
-        150,
-    ]
+    lengths = {1: 64, 64: 64, 65: 128, 128: 128, 129: 150, 150: 150}
+    assert {longest: padded_len(longest, 150) for longest in lengths} == lengths
 
 
 def test_layouts_that_depend_on_the_length_are_padded_to_max_len(tmp_path):
@@ -236,7 +231,7 @@ def test_older_runs_with_data_workers_are_read(tmp_path, checkpoint, no_annotati
     config["data"]["workers"] = 0
     file.write_text(json.dumps(config))
     assert train_with(tmp_path, checkpoint, "regression") == result
-    assert finetune.open_trained(tmp_path / "run").run.task.is_regression
+    assert finetune.open_trained(tmp_path / "run").task.is_regression
 
 
 @pytest.mark.parametrize(("kind", "outputs"), [("regression", 1), ("classification", 2)])
@@ -308,11 +303,7 @@ def test_tuned_threshold_has_the_best_f1(shift):
     scores = labels - 2 + rng.normal(size=101).round(1) + shift
     logits = np.stack([np.zeros(101), scores], 1).astype(np.float32)
 
-    class Split:
-        labels = None
-
-    split = Split()
-    split.labels = labels
+    split = types.SimpleNamespace(labels=labels)
     task = SequenceTask(name="x", title="x", texts=("text",), metrics=("f1",))
     tuned = task.tuned(split, {"logits": logits})
     best = max(

@@ -5,14 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from language.tasks.examples import (
-    EncodedSplit,
-    Example,
-    open_split,
-    sample,
-    save,
-    truncated_lengths,
-)
+from language.glue import TASKS
+from language.tasks.examples import DataConfig, Example, Split, sample, truncated_lengths
 from tests.language.glue.fakes import Words
 
 PAD, CLS, SEP = 91, 92, 93
@@ -24,14 +18,15 @@ def split_of(texts, labels=None, truncation="head", tokenizer=TOKENIZER):
     """A split of examples that are lists of lists of tokens."""
     lengths = np.array([[len(text) for text in example] for example in texts])
     ends = np.cumsum(lengths.ravel()).reshape(lengths.shape)
-    return EncodedSplit(
+    return Split(
         tokens=np.array(
             [token for example in texts for text in example for token in text], np.uint16
         ),
         starts=ends - lengths,
         lengths=lengths,
-        labels=labels,
-        label_dtype=np.int32 if labels is None else labels.dtype,
+        labels=np.zeros(len(texts), np.int32) if labels is None else labels,
+        is_labeled=labels is not None,
+        owners=np.arange(len(texts)),
         ids=np.array([str(row) for row in range(len(texts))]),
         tokenizer=tokenizer,
         truncation=truncation,
@@ -180,15 +175,16 @@ def test_take_follows_all_columns(pairs):
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(101, "uint16"), (2**16 + 1, "int32")])
 def test_saved_split_can_be_opened(tmp_path, vocab_size, dtype):
     tokenizer = Words(vocab_size)
+    task = TASKS["stsb"]
     examples = [
-        Example("x7", ("a b c", "d"), 2.5),
-        Example("é", ("", "e f"), 0.0),
-        Example("12", ("g", "h i j k"), 5.0),
+        Example(("a b c", "d"), "2.5", id="x7"),
+        Example(("", "e f"), 0.0),
+        Example(("g", "h i j k"), "5"),
     ]
-    save(tmp_path, "valid", examples, tokenizer, label_dtype=np.float32)
-    split = open_split(tmp_path, "valid", 2, TOKENIZER, truncation="head", label_dtype=np.float32)
+    task.encode(tmp_path, "valid", examples, tokenizer)
+    split = task.open(tmp_path, "valid", TOKENIZER, DataConfig())
     assert split.tokens.dtype == dtype
-    assert split.ids.tolist() == ["x7", "é", "12"]
+    assert split.ids.tolist() == ["x7", "1", "2"]
     assert split.labels.tolist() == [2.5, 0.0, 5.0]
     rows = split.batch(np.arange(3), 9)["inputs"].tolist()
     for row, example in zip(rows, examples, strict=True):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nystromformer_jax.support.spans import MAX_ANSWER_TOKENS, best_span
+from nystromformer_jax.support.predictions import MAX_ANSWER_TOKENS, best_span
 
 
 def test_best_span_equals_a_search_over_all_pairs():
