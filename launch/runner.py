@@ -49,7 +49,7 @@ class Queue:
           0 if all are done or diverged, 1 if any failed or was stopped, and 128 plus the signal's number if a
           signal stopped the queue.
         """
-        self._free = environments(self._workers)
+        self._free = [*environments(self._workers)]
         signals: list[int] = []
         num_sent = 0
         handlers = {

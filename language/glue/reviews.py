@@ -19,7 +19,7 @@ def read(source: RawFiles, seed: int) -> dict[str, list[Example]]:
     splits = {
         split: [
             Example(
-                texts=(review.text.decode(),),
+                texts=(review.text.decode().strip(),),
                 label=imdb.CLASS_NAMES[review.label],
                 where=f"{review.id} of {source.path}",
                 id=review.id,
