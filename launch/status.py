@@ -26,7 +26,7 @@ def table(jobs: Sequence[Job]) -> tuple[str, int]:
     lines += _means(jobs)
     for config in dict.fromkeys(job.config for job in jobs if job.is_candidate):
         lines += best_of([job for job in jobs if job.config == config and job.is_candidate])
-    found = [state.kind for state in states.values()]
+    found: list[str] = [state.kind for state in states.values()]
     kinds = ("done", "diverged", "running", "failed", "waiting")
     counts = ", ".join(f"{found.count(kind)} {kind}" for kind in kinds)
     code = 1 if "failed" in found else 3 if {"running", "waiting"} & {*found} else 0
