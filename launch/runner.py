@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -22,7 +22,7 @@ NOT_STARTED = 127  # exit code of a command that does not exist, as in a shell
 
 class _Run(NamedTuple):
     job: Job
-    environment: Mapping[str, str]
+    environment: dict[str, str]
     process: subprocess.Popen[bytes]
     log: IO[bytes]
     output: IO[bytes]  # the log, read as far as it is printed
@@ -40,7 +40,7 @@ class Queue:
         self._jobs: list[Job] = []
         self._tried: set[Job] = set()
         self._runs: list[_Run] = []
-        self._free: list[Mapping[str, str]] = []  # environments of the workers without a run
+        self._free: list[dict[str, str]] = []  # environments of the workers without a run
 
     def __call__(self, todo: Sequence[Job]) -> int:
         """Runs the jobs, then `due_tests`; a failure does not stop the others.
