@@ -95,15 +95,15 @@ def program(
     kernel = jax.ShapeDtypeStruct((HEADS, WIDTH), jnp.float32)
 
     def forward(mask: Any, query: Any, key: Any, value: Any, conv_kernel: Any) -> Any:
-        query_heads, key_heads, value_heads = (
+        query, key, value = (
             x.reshape(BATCH, length, HEADS, DIM) if flat or natural else x.swapaxes(1, 2)
             for x in (query, key, value)
         )
         if form == "masked":  # not a constant, which would save some of its work
-            mask = jnp.isfinite(query_heads[..., 0, 0])
+            mask = jnp.isfinite(query[..., 0, 0])
         name = "plain" if form == "masked" else form.split()[0]
-        output = attend(name, mask, query_heads, key_heads, value_heads, conv_kernel)
-        return output.reshape(query.shape) if flat or natural else output.swapaxes(1, 2)
+        output = attend(name, mask, query, key, value, conv_kernel)
+        return output.reshape(shape) if flat or natural else output.swapaxes(1, 2)
 
     inputs = (tokens, tokens, tokens, kernel)
     if mode == "forward":

@@ -227,8 +227,8 @@ def measure(
                     count for _ in range(MEMORY_RUNS) if (count := added_bytes(case)) is not None
                 ]
                 row["measured_bytes"] = row["argument_bytes"] + max(added) if added else None
-    for attention, measured in in_blocks(cases, rounds=given.repeats).items():
-        rows[attention]["seconds"] = measured
+    for attention, times in in_blocks(cases, rounds=given.repeats).items():
+        rows[attention]["seconds"] = times
     return list(rows.values())
 
 
