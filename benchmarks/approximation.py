@@ -223,7 +223,7 @@ def _table(parts: Mapping[str, Mapping[str, Any]], title: str) -> pd.DataFrame:
             label = ", ".join(filter(None, [part_name, row["inputs"]]))
             errors = dict(zip(names, map("{:.3f}".format, row["nystrom"]), strict=True))
             table.append({title: label, "mean": f"{row['mean']:.3f}", **errors})
-    return pd.DataFrame(table, columns=[title, "mean", *COLUMNS]).fillna(NOTHING)
+    return pd.DataFrame(table, columns=[title, "mean", *COLUMNS], dtype=object).fillna(NOTHING)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

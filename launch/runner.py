@@ -121,6 +121,7 @@ class Queue:
                 start_new_session=True,  # a terminal's Ctrl-C reaches only the sweep, which forwards it
             )
         except OSError as error:
+            output.close()
             _end(job, log, NOT_STARTED, message_of(error))
         else:
             self._runs.append(_Run(job, self._free.pop(0), process, log, output))

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.attention.stages import collect_normalized, collect_parts, distribute_values
+from nystromformer_jax.support.values import is_integer
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
 # Bytes of the weights of one example, from which on chunks are used: those of 32,768 tokens, 8 heads and 128
@@ -70,8 +71,10 @@ def distribute(
 
 
 def _is_large(tokens: Float[Array, "B L H D"], landmarks: Float[Array, "B M H D"]) -> bool:
-    """Returns True if the weights of one example have at least `LARGE_BYTES`."""
+    """Returns True if the weights of one example have at least `LARGE_BYTES`; False for an unknown length."""
     length, num_heads = tokens.shape[1:3]
+    if not is_integer(length):  # of a function that is exported for any length
+        return False
     return length >= CHUNK and 4 * num_heads * length * landmarks.shape[1] >= LARGE_BYTES
 
 
