@@ -64,6 +64,10 @@ class Given:
         from reporting.records import label_of
 
         config = with_values(self.sections, values)
+        if "cpu_accumulation" in config["train"]:  # of version 0.2.0
+            raise ValueError(
+                "train.cpu_accumulation was removed: with train.accumulation=0 the program chooses the parts."
+            )
         file, root = Path(self.path).resolve(), CONFIGS.resolve().parent
         shown = str(file.relative_to(root) if file.is_relative_to(root) else file)
         recipes = [
@@ -227,7 +231,7 @@ def _keys_of(sections: Mapping[str, Mapping[str, object]]) -> list[str]:
     return [*sections, *(f"{name}.{key}" for name, own in sections.items() for key in own)]
 
 
-@functools.cache  # a sweep reads a file for each of its settings
+@functools.cache  # a sweep reads a file for each of its settings; the current folder stays the same
 def load_file(path: str) -> Callable[..., ConfigDict]:
     """Executes a config file; returns its `get_config`, whose results are validated.
 

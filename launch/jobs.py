@@ -116,13 +116,14 @@ class Job:
             return None
         return log
 
-    def state(self, *, is_chosen: bool = False) -> State:
+    def state(self, *, is_chosen: bool = False, has_ended: bool = False) -> State:
         """Returns the state; a run with an invalid file has failed.
 
-        `is_chosen` is True for a candidate that was chosen, and whose test set is not evaluated yet.
+        `is_chosen` is True for a candidate that was chosen, and whose test set is not evaluated yet. With
+        `has_ended`, a process that still holds the lock, such as a child of the run, does not count.
         """
         try:
-            return self._state(is_chosen)
+            return self._state(is_chosen, is_running=not has_ended and self._is_running())
         except (OSError, ValueError) as error:
             return State("failed", message_of(error))
 
@@ -143,8 +144,8 @@ class Job:
             check_numbers(file, result, "valid_accuracy", *{"test_accuracy"} & result.keys())
         return result
 
-    def _state(self, is_chosen: bool) -> State:
-        is_running, result = self._is_running(), self._read_result()
+    def _state(self, is_chosen: bool, *, is_running: bool) -> State:
+        result = self._read_result()
         if result is None:
             progress, *seconds = self._progress()
             if is_running:

@@ -163,7 +163,7 @@ def _end(job: Job, log: IO[bytes], code: int, reason: str = "") -> None:
     except OSError as error:
         reason = f"{job.log} cannot be written ({error.strerror}): free some space"
     log.close()
-    state = job.state()
+    state = job.state(has_ended=True)
     text = f"failed: {reason}" if reason else "stopped; the same command resumes it"
     if state.kind in ("done", "diverged", "failed"):
         text = f"{state.kind}{':' if state.kind == 'failed' else ''} {state.text}"

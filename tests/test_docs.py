@@ -39,7 +39,18 @@ PLACEHOLDERS = {":ATTENTION": ":nystrom", "TASK": "listops", "HOST:PORT": "local
 # Files that a reader of docs/extend.md writes.
 INVENTED = {"tests/lra/data/test_majority.py", "tests/cores/test_cosformer.py"}
 # Programs and modules of others, whose arguments are not checked.
-OTHERS = {".", "export", "my_program.py", "python3", "pre-commit", "pytest", "sphinx", "taskset"}
+OTHERS = {
+    ".",
+    "cd",
+    "export",
+    "git",
+    "my_program.py",
+    "python3",
+    "pre-commit",
+    "pytest",
+    "sphinx",
+    "taskset",
+}
 
 
 def relative(page):

@@ -29,6 +29,9 @@ def read(source: RawFiles, seed: int) -> dict[str, list[Example]]:
         for split in ("train", "test")
     }
     for split, examples in splits.items():
+        for example in examples:
+            if not example.texts[0]:  # white space beyond ASCII
+                raise ValueError(f"{example.where} is empty. {imdb.ADVICE}")
         for name in imdb.CLASS_NAMES:
             count = sum(example.label == name for example in examples)
             if count < (2 if split == "train" else 1):  # one is held out for validation

@@ -67,7 +67,10 @@ class SequenceTask(Task):
         low, high = self.clip or (-largest, largest)
         if not low <= score <= high:  # also if it is not a number
             needed = f"from {low:g} to {high:g}" if self.clip else "that float32 can represent"
-            raise ValueError(f"{where}: the label must be a number {needed}, not {label!r:.50}.")
+            raise ValueError(
+                f"{where}: the label must be a number {needed}, not {label!r:.50}. For names of classes, use"
+                " --config=configs/finetune.py:classification."
+            )
         return score
 
     def encode(

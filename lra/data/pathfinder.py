@@ -322,6 +322,8 @@ def _rows(images: Path) -> Iterator[tuple[str, int]]:
 
 def _row(line: bytes) -> tuple[str, int]:
     """Parses a line of the metadata; returns the image's name, such as imgs/3/sample_7.png, and label."""
+    if line.startswith(b"\x93NUMPY"):
+        raise ValueError("this is NumPy's binary format, but the metadata are lines of text.")
     columns = line.decode().split()
     if len(columns) < 4:
         raise ValueError(
@@ -330,6 +332,8 @@ def _row(line: bytes) -> tuple[str, int]:
     folder, file, _, label, *_ = columns
     if label not in ("0", "1"):
         raise ValueError(f"the label in column 4 must be 0 or 1, not {label!r}.")
+    if Path(folder, file).is_absolute() or ".." in Path(folder, file).parts:
+        raise ValueError(f"the image {folder}/{file} must be in the folder of the metadata.")
     return f"{folder}/{file}", int(label)
 
 

@@ -54,7 +54,9 @@ def read_lines(path: Path, parse: Callable[[bytes], _T], *, header: bytes = b"")
     with (
         reading(path),
         path.open("rb") as file,
-        tqdm(desc=path.name, total=size, unit="B", unit_scale=True, disable=None) as progress,
+        tqdm(
+            desc=path.name, total=size, unit="B", unit_scale=True, leave=False, disable=None
+        ) as progress,
     ):
         for number, line in enumerate(file, start=1):
             progress.update(len(line))

@@ -302,6 +302,8 @@ def save_balanced_splits(
     for split, rows in examples.items():
         counts = Counter(label for _, label in rows)
         if counts != dict.fromkeys(range(len(class_names)), per_class[split]):
+            if unknown := counts.keys() - set(range(len(class_names))):
+                raise ValueError(f"{origin} has the invalid label {min(unknown)} in {split}.")
             found = ", ".join(f"{counts[label]:,} {name}" for label, name in enumerate(class_names))
             raise ValueError(
                 f"{per_class[split]:,} examples of each class are needed in {split}, but {origin} has"

@@ -327,7 +327,8 @@ def _divide_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> 
     (output, total), (d_output, d_total) = primals, tangents
     quotient = _divide(output, total)
     ones = jnp.ones((1, quotient.shape[-1]), quotient.dtype)  # transposed: the sum over Dv
-    return quotient, (d_output - quotient * (d_total @ ones)) / total
+    spread = jnp.matmul(d_total, ones, precision=jax.lax.Precision.HIGHEST)
+    return quotient, (d_output - quotient * spread) / total
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

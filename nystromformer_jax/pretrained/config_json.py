@@ -144,7 +144,8 @@ def read_source(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tenso
     """
     kind = _model_type(raw, where)
     fields = _upstream_fields(raw, kind, where)
-    architecture = str((raw.get("architectures") or [""])[0])
+    names = raw.get("architectures")
+    architecture = str(names[0]) if isinstance(names, list) and names else ""
     head = re.fullmatch(rf"{FAMILIES[kind].classes}(Model|For\w+)", architecture)
     model = MODELS.get("Nystromformer" + head[1].removeprefix("Model")) if head else None
     section = _read_section(raw, kind, where)
@@ -269,6 +270,13 @@ def _read_section(raw: Mapping[str, Any], kind: str, where: Path) -> dict[str, A
             f"The config.json of {where} has the unknown key {SECTION}.{key}{nearest(key, known)} A"
             " newer version of this package may have written it."
         )
+    for key, value in section.items():
+        if isinstance(getattr(NystromformerConfig, key, None), bool) and not isinstance(
+            value, bool
+        ):
+            raise ValueError(
+                f"The config.json of {where} needs true or false for {SECTION}.{key}, got {value!r}."
+            )
     return {key: section[key] for key in section if key != WEIGHTS_HASH}
 
 

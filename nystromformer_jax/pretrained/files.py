@@ -94,7 +94,7 @@ def read_torch(path: Path) -> dict[str, npt.NDArray[Any]]:
         ) from None
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except (FileNotFoundError, PermissionError):
+    except (FileNotFoundError, PermissionError, MemoryError):
         raise
     except Exception:  # bytes that are no pickle raise errors of any kind
         raise ValueError(

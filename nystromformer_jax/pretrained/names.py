@@ -96,7 +96,7 @@ class Family:
             new = re.sub(r"^(module\.|_orig_mod\.)+", "", name)
             new = re.sub(r"\bLayerNorm\.gamma$", "LayerNorm.weight", new)
             new = re.sub(r"\bLayerNorm\.beta$", "LayerNorm.bias", new)
-            # transformers has this bias under two names, and uses the first, which is sorted last.
+            # transformers stores this bias also as decoder.bias. Both are equal; .bias is sorted last.
             new = re.sub(r"\.decoder\.bias$", ".bias", new)
             if new.startswith(("embeddings.", "encoder.", "pooler.")):
                 new = self.prefix + new

@@ -122,7 +122,7 @@ def write_tensors(
         for path in shapes
     }
     if type(model) in TOKEN_HEADS and not config.tie_word_embeddings:
-        # transformers has this bias under two names, and uses the second.
+        # transformers stores this bias also as decoder.bias, and reads that one.
         tensors[f"{modules['mlm']}.decoder.bias"] = tensors[f"{modules['mlm']}.bias"].copy()
     has_kernels = has_convolution(config.attention, config.conv_kernel_size)
     if layout == "nystromformer" and not has_kernels:

@@ -9,9 +9,11 @@ import pytest
 from nystromformer_jax import nystrom_attention
 from nystromformer_jax.attention import chunks
 from tests.helpers import (
+    HALF,
     REFERENCE,
     assert_close,
     mask_of_lengths,
+    normal,
     output_and_gradients,
     random_inputs,
 )
@@ -51,6 +53,44 @@ def test_vmap_and_forward_mode_agree_with_the_plain_form(rngs, short_chunks):
         short_chunks(size)
         found.append(jax.jit(lambda *x: jax.jvp(jax.vmap(one), x, x))(*tokens))
     assert_close(found[1], found[0], REFERENCE)
+
+
+def test_half_precision_sums_the_gradients_of_landmarks_in_float32(rngs, short_chunks):
+    """Of 600 chunks, each adds about the same to the gradient of a landmark."""
+    query = jnp.ones((1, 4800, 1, 4), jnp.bfloat16)
+    landmarks, values = (normal(next(rngs), (1, 3, 1, 4)) for _ in range(2))
+
+    def gradient(dtype):
+        def total(landmarks):
+            own = landmarks.astype(dtype), values.astype(dtype)
+            output = chunks.distribute(query.astype(dtype), *own, landmark_mask=None, assigned=None)
+            return output.astype(jnp.float32).sum()
+
+        return jax.jit(jax.grad(total))(landmarks)
+
+    short_chunks(8)
+    expected = gradient(jnp.float32)
+    assert_close(
+        gradient(jnp.bfloat16) / jnp.abs(expected).max(), expected / jnp.abs(expected).max(), HALF
+    )
+
+
+def test_a_mesh_that_may_split_the_length_has_no_chunks(short_chunks):
+    short_chunks(8)
+    x = jax.ShapeDtypeStruct((1, 64, 1, 4), jnp.float32)
+    attend = functools.partial(nystrom_attention, num_landmarks=2)
+    assert "scan[" in str(jax.make_jaxpr(attend)(x, x, x))
+    mesh = jax.make_mesh((8,), ("model",), (jax.sharding.AxisType.Auto,))
+    with jax.set_mesh(mesh):
+        assert "scan[" not in str(jax.make_jaxpr(attend)(x, x, x))
+
+
+def test_exports_for_any_batch(short_chunks, no_annotations):
+    short_chunks(8)
+    (batch,) = jax.export.symbolic_shape("batch")
+    x = jax.ShapeDtypeStruct((batch, 64, 1, 4), jnp.float32)
+    attend = functools.partial(nystrom_attention, num_landmarks=2, implementation="xla")
+    jax.export.export(jax.jit(attend))(x, x, x)
 
 
 def test_memory_is_less_than_that_of_the_weights_of_a_long_sequence():

@@ -116,7 +116,8 @@ DAMAGES = [
     ),
     ("pathfinder32-easy", ROWS, replaced(2, b"_14", b"_99"), r"_99\.png, named in .* is missing"),
     ("pathfinder32-easy", ROWS, b"", "has no examples"),
-    ("pathfinder32-easy", ROWS, b"\x93NUMPY\x01\x00v\x00{'descr': '<f8'}\n", "line 1: .* 0x93"),
+    ("pathfinder32-easy", ROWS, b"\x93NUMPY\x01\x00v\x00{'descr': '<f8'}\n", "line 1: .* binary"),
+    ("pathfinder32-easy", ROWS, b"../secret sample_3.png 3 1\n", "must be in the folder"),
     ("pathfinder32-easy", IMAGE, None, r"sample_3\.png, named in .* is missing"),
     ("pathfinder32-easy", IMAGE, lambda content: content[:70], r"sample_3\.png is corrupt"),
     (
