@@ -75,6 +75,12 @@ def test_one_failure_of_any_kind_does_not_stop_the_rest_and_is_retried(tmp_path,
     assert table(jobs[:5])[1] == 0
 
 
+def test_a_failure_is_named_while_a_child_of_the_run_still_lives(tmp_path, capfd):
+    own = job(tmp_path, "child", "--act=child")
+    assert run(tmp_path, [own], [own]) == 1
+    assert "child: failed: stub.py: failed before its child ended" in capfd.readouterr().out
+
+
 def test_the_best_setting_is_tested_by_the_queue(tmp_path):
     jobs = [
         job(tmp_path, f"rate{rate}-seed{seed}", "--notest", f"--rate={rate}", f"--valid={valid}")

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from reporting.tables import (
+    comparison,
     format_3sf,
     format_difference,
     format_p,
@@ -85,3 +86,11 @@ def test_formats_of_numbers():
     assert cell == "11, 101, 191, 201"  # 5 %, 50 %, 95 %, longest
     assert [format_p(value) for value in (0.0004, 0.25, math.nan)] == ["< 0.001", "0.250", "–"]
     assert format_difference(-1.234) == "−1.23"
+
+
+def test_a_comparison_has_the_columns_that_we_have_and_published_rows_with_a_value_in_them():
+    ours = {"ours": [{"model": "a", "Text": "60", "Image": "not run"}]}
+    published = {"paper": [{"model": "b", "Text": "50"}, {"model": "c", "Image": "40"}]}
+    table = comparison("model", ours, published, ["Text", "Image"], {"not run"})
+    assert [*table.columns] == ["model", "Text"]
+    assert [*table["model"]] == ["ours", "a", "paper", "b"]
