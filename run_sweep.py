@@ -39,7 +39,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         print(text)
         return code
     if not Path("run_lra.py").is_file():
-        raise ValueError(f"There is no run_lra.py in {Path.cwd()}: change to its folder.")
+        raise ValueError(f"run_lra.py is missing in {Path.cwd()}: change to its folder.")
     if flags.tasks:
         names = [
             f"{name if name.endswith('.py') else f'configs/{name}.py'}:{attention}{comma}{options}"

@@ -51,7 +51,7 @@ class Table:
           program: Module of the command, such as `benchmarks.steps`.
           out: Output path without extension; None: nothing is stored.
           settings: Values that all rows share, such as the machine; "versions" must be among them.
-          markdown: Returns the tables of the page; None: there is no page.
+          markdown: Returns the tables of the page; None to write no page.
           parts: Names of the lists of rows.
           arguments: Arguments of the command; by default those of this process.
 

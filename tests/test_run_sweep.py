@@ -151,7 +151,7 @@ def test_grid_has_attentions_and_tasks_of_other_packages(my_project, tmp_path, c
 def test_another_current_folder_is_an_error(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     assert run_sweep.main(["--tasks=listops", "--plan", f"--workdir={tmp_path}/sweep"]) == 2
-    assert f"no run_lra.py in {tmp_path}" in capsys.readouterr().err
+    assert f"run_lra.py is missing in {tmp_path}" in capsys.readouterr().err
     assert not (tmp_path / "sweep").exists()
 
 

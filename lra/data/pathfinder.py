@@ -284,7 +284,7 @@ def _metadata(images: Path) -> dict[str, Path]:
     They are text with one line per image, although their names end in .npy.
 
     Raises:
-      FileNotFoundError: There are no metadata files.
+      FileNotFoundError: The metadata files are missing.
     """
     paths = sorted(
         (images / "metadata").glob("[!.]*.npy"), key=lambda path: (len(path.name), path.name)

@@ -46,7 +46,7 @@ def read_lines(path: Path, parse: Callable[[bytes], _T], *, header: bytes = b"")
     """Yields `parse(line)` for each line of a file, after the header if there is one.
 
     Raises:
-      ValueError: There are no lines, the header differs, or `parse` raises ValueError; the message names the
+      ValueError: The file is empty, the header differs, or `parse` raises ValueError; the message names the
         file and the line.
       OSError: The file cannot be read.
     """

@@ -68,10 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             changes = {name: getattr(args, name) for name in CHANGES}
             changes = {name: value for name, value in changes.items() if value is not None}
             lines = convert(args.source, args.dest, model_class, changes)
+        print("\n".join(lines))
     except (ValueError, OSError, ImportError) as error:
         print(f"nystromformer_jax.pretrained: {' '.join(str(error).split())}", file=sys.stderr)
         return 1 if isinstance(error, OSError) and error.errno in DISK_FAILED else 2
-    print("\n".join(lines))
     return 0
 
 

@@ -96,7 +96,7 @@ def read_torch(path: Path) -> dict[str, npt.NDArray[Any]]:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except (FileNotFoundError, PermissionError, MemoryError):
         raise
-    except Exception:  # bytes that are no pickle raise errors of any kind
+    except Exception:  # torch raises many types of errors for invalid files
         raise ValueError(
             f"{path} is not a PyTorch checkpoint, is corrupt, or contains more than tensors and plain values,"
             " which cannot be read without executing it."

@@ -96,7 +96,8 @@ class Family:
             new = re.sub(r"^(module\.|_orig_mod\.)+", "", name)
             new = re.sub(r"\bLayerNorm\.gamma$", "LayerNorm.weight", new)
             new = re.sub(r"\bLayerNorm\.beta$", "LayerNorm.bias", new)
-            # transformers stores this bias also as decoder.bias. Both are equal; .bias is sorted last.
+            # transformers stores this bias also as decoder.bias, and reads that one. It is sorted last,
+            # so it wins.
             new = re.sub(r"\.decoder\.bias$", ".bias", new)
             if new.startswith(("embeddings.", "encoder.", "pooler.")):
                 new = self.prefix + new

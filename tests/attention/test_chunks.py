@@ -56,7 +56,7 @@ def test_vmap_and_forward_mode_agree_with_the_plain_form(rngs, short_chunks):
 
 
 def test_half_precision_sums_the_gradients_of_landmarks_in_float32(rngs, short_chunks):
-    """Of 600 chunks, each adds about the same to the gradient of a landmark."""
+    """Each of the 600 chunks adds about the same amount to the gradient of a landmark."""
     query = jnp.ones((1, 4800, 1, 4), jnp.bfloat16)
     landmarks, values = (normal(next(rngs), (1, 3, 1, 4)) for _ in range(2))
 

@@ -187,7 +187,7 @@ def test_converts_a_classifier(rngs, tmp_path):
 
 
 def test_converts_a_head_for_questions(tmp_path):
-    """Of WikiHop's head with one output only the backbone is read."""
+    """The WikiHop head has one output, so only the backbone is read."""
     theirs, path = Bert(code=True), tmp_path / "model" / "cp-0099.model"
     for outputs, kind, arguments in (
         (2, NystromformerForQuestionAnswering, ()),

@@ -1,4 +1,4 @@
-"""What every reader of files keeps, with a row per task; damaged files are in test_corruption.py."""
+"""Properties of every reader of files, with a row per task. test_corruption.py has damaged files."""
 
 import collections
 import logging
