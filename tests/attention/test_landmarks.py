@@ -105,6 +105,9 @@ def test_sums_and_their_gradient_between_any_bounds(length):
     weights = jnp.asarray(rng.normal(size=sums.shape), jnp.float32)
     gradient = np.einsum("BML,BMHD->BLHD", member, weights)
     assert_close(pull_back(weights)[0], gradient, SAME_ARITHMETIC)
+    _, tangent = jax.jvp(lambda x: segment_sums(x, bounds), (x,), (jnp.flip(x),))
+    expected = np.einsum("BML,BLHD->BMHD", member, jnp.flip(x))
+    assert_close(tangent, expected, SAME_ARITHMETIC)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
