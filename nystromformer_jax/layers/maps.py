@@ -20,6 +20,8 @@ from nystromformer_jax.attention.checks import accum_dtype
 from nystromformer_jax.cores.core import AttentionCore, CoreInputs
 from nystromformer_jax.typing import Array, Float
 
+Positions = ArrayLike | Sequence[Any]  # integers [P] or [B, P]
+
 COLLECTION = "attention_inputs"  # holds the inputs of cores while `attention_maps` runs a model
 
 
@@ -37,7 +39,7 @@ class AttentionMap:
     variables: Any
     inputs: CoreInputs
 
-    def rows(self, positions: ArrayLike = (0,)) -> Float[Array, "B H P T"]:
+    def rows(self, positions: Positions = (0,)) -> Float[Array, "B H P T"]:
         """Returns rows of the map: how queries at `positions` weight the keys.
 
         Rows of Nyström attention need not sum to one. They are zero at masked keys, and unspecified for
@@ -135,7 +137,7 @@ def attention_maps(model: Any, *args: Any, **kwargs: Any) -> list[AttentionMap]:
 
 
 def attention_rollout(
-    maps: Sequence[AttentionMap], positions: ArrayLike = (0,), *, residual: float = 0.5
+    maps: Sequence[AttentionMap], positions: Positions = (0,), *, residual: float = 0.5
 ) -> Float[Array, "B P L"]:
     """Returns how the outputs of the last layer depend on the tokens of the first: attention rollout.
 
@@ -169,7 +171,7 @@ def attention_rollout(
     return weights
 
 
-def _one_hot(positions: ArrayLike, query: Float[Array, "B L H D"]) -> Float[Array, "B P L"]:
+def _one_hot(positions: Positions, query: Float[Array, "B L H D"]) -> Float[Array, "B P L"]:
     """Returns weights of one at the positions; NaN for positions out of range."""
     index, (batch, length) = jnp.asarray(positions), query.shape[:2]
     if index.shape[:-1] not in ((), (batch,)) or not index.ndim or index.dtype.kind not in "iu":

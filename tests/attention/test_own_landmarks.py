@@ -139,7 +139,8 @@ def test_gradients_agree_with_finite_differences(rngs):
         tokens = [x.astype(jnp.float64) for x in random_inputs(rngs, 2, 13, HEADS, DIM)]
         mask = mask_of_lengths([13, 9], 13)
         attend = functools.partial(nystrom_attention, num_landmarks=5, num_own_landmarks=2)
-        check_grads(lambda *x: attend(*x, mask=mask)[mask], tokens, order=1, modes=["rev"])
+        real = jax.jit(lambda *x: jnp.where(mask[..., None, None], attend(*x, mask=mask), 0))
+        check_grads(real, tokens, order=1, modes=["rev"])
 
 
 @pytest.mark.parametrize("number", [-1, M, True])
