@@ -10,36 +10,25 @@ tokens as landmarks.
 """
 
 import argparse
-import dataclasses
 import functools
 from collections.abc import Sequence
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nystromformer_jax import nystrom_attention_rows
-from nystromformer_jax.attention.options import options_of
+from nystromformer_jax import attention_maps
 from nystromformer_jax.pretrained import load
 
 TOP = 5  # words printed per mask, and tokens per row
 TEXT = "paris is the [MASK] of france, and london is the capital of [MASK]."
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def look_inside(model, variables, ids):
-    """Returns the query and key [1 L H D] of each layer's attention."""
-    layers = []
-
-    def listen(call, args, kwargs, context):
-        if context.module.name == "core" and context.method_name == "__call__":
-            layers.append(args[:2])
-        return call(*args, **kwargs)
-
-    with nn.intercept_methods(listen):
-        model.apply(variables, ids[None], deterministic=True)
-    return layers
+@functools.partial(jax.jit, static_argnames=("model", "layer"))
+def row_of_attention(model, variables, ids, position, layer):
+    """Returns the row [L] of a layer's attention map at a position, the mean over the heads."""
+    maps = attention_maps(model, variables, ids[None], deterministic=True)
+    return maps[layer].rows(position[None])[0, :, 0].mean(axis=0)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -70,12 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for number, best in enumerate(filled, 1):
         print(f"mask {number}: {', '.join(f'{word} {share:.1%}' for word, share in best)}")
 
-    layers = look_inside(language_model.model, language_model.variables, jnp.asarray(ids))
-    first = jnp.array([[ids.index(tokenizer.mask_token_id)]])
-    query, key = layers[given.layer]
-    options = options_of(config)
-    rows = nystrom_attention_rows(query, key, first, **dataclasses.asdict(options))
-    row = np.asarray(rows[0, :, 0].mean(axis=0))  # over the heads
+    first = jnp.array(ids.index(tokenizer.mask_token_id))
+    model, variables = language_model.model, language_model.variables
+    row = np.asarray(row_of_attention(model, variables, jnp.array(ids), first, given.layer))
     best = np.argsort(-row)[:TOP]
     tokens = tokenizer.convert_ids_to_tokens([ids[i] for i in best])
     entries = (f"{word} ({i}) {row[i]:.3f}" for i, word in zip(best, tokens, strict=True))

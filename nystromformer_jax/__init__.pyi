@@ -59,6 +59,13 @@ from .layers.encoder import (
     SelfAttention as SelfAttention,
 )
 
+# Attention maps of a model's layers
+from .layers.maps import (
+    AttentionMap as AttentionMap,
+    attention_maps as attention_maps,
+    attention_rollout as attention_rollout,
+)
+
 # Nyström attention for Flax's own modules
 from .layers.adapters import attention_fn as attention_fn
 

@@ -13,6 +13,7 @@ from nystromformer_jax.attention.checks import (
     check_conv_kernel_size,
     check_ids,
     check_mask,
+    check_own_landmarks,
     check_pinv,
     check_tokens,
 )
@@ -63,7 +64,7 @@ class NystromformerConfig:
         tokens and 65 at 4,096. It also applies to softmax attention, as in Hugging Face's exact mode; use
         0 for the attention of BERT.
       pinv: See `nystrom_attention`, also for `pinv_iters`, `pinv_start`, `landmark_layout`,
-        `landmark_selection`, `mask_conv`, `normalize_rows` and `implementation`.
+        `landmark_selection`, `num_own_landmarks`, `mask_conv`, `normalize_rows` and `implementation`.
       attention_dropout_rate: Dropout rate of softmax attention weights; unused by Nyström attention.
       activation: Activation of MLPs and the masked-token head: "gelu" in BERT, "gelu_tanh" in the
         authors' models.
@@ -98,6 +99,7 @@ class NystromformerConfig:
     pinv_start: Start = "exact"
     landmark_layout: Layout = "real"
     landmark_selection: Selection = "segments"
+    num_own_landmarks: int = 0
     mask_conv: bool = True
     normalize_rows: bool = False
     implementation: Implementation = "auto"
@@ -146,6 +148,7 @@ class NystromformerConfig:
         check_pinv(self.pinv, self.pinv_iters, self.pinv_start)
         check_choice("landmark_layout", self.landmark_layout, Layout)
         check_choice("landmark_selection", self.landmark_selection, Selection)
+        check_own_landmarks(self.num_own_landmarks, self.num_landmarks, self.landmark_layout)
         check_choice("implementation", self.implementation, Implementation)
         check_choice("attention", self.attention, AttentionName)
         check_choice("activation", self.activation, Activation)

@@ -157,7 +157,9 @@ def masks_of_all_kinds(length, num_landmarks, batch=8):
     return jax.device_put(np.stack(rows[:batch]))
 
 
-def nystrom_by_the_paper(query, key, value, num_landmarks, pinv_iters=6, pinv="iterative"):
+def nystrom_by_the_paper(
+    query, key, value, num_landmarks, pinv_iters=6, pinv="iterative", num_own=0
+):
     """Equations 5–17 in float64 for one example without padding: arrays [L H D], segments by rank."""
     query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
     if min(len(query), len(key)) <= num_landmarks:
@@ -168,8 +170,9 @@ def nystrom_by_the_paper(query, key, value, num_landmarks, pinv_iters=6, pinv="i
         scale = q.shape[-1] ** -0.5
 
         def means(x):
-            cuts = [-(-s * len(x) // num_landmarks) for s in range(num_landmarks + 1)]
-            return np.stack([x[a:b].mean(0) for a, b in itertools.pairwise(cuts)])
+            rest, count = num_landmarks - num_own, len(x) - num_own
+            cuts = [num_own - (-s * count // rest) for s in range(rest + 1)]
+            return np.stack([*x[:num_own], *(x[a:b].mean(0) for a, b in itertools.pairwise(cuts))])
 
         q_landmarks, k_landmarks = means(q), means(k)
         kernel_1 = _softmax(q @ k_landmarks.T * scale)

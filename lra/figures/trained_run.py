@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from cli.commands import parser_of
 from lra import data, train
 from lra.models import Model
-from nystromformer_jax import GatedEmaBlock, MultiHeadAttention
+from nystromformer_jax import attention_maps
 from nystromformer_jax.cores import core_class
 from nystromformer_jax.layers.encoder import projections
 from nystromformer_jax.support.durable import read_config, read_json, read_record
@@ -48,19 +47,8 @@ def capture_cores(model: Model, params: Any, inputs: Sequence[Array]) -> tuple[C
 
     `inputs` are the arrays of `model.batch_keys`. The texts of a pair are adjacent in the batch.
     """
-    calls = []
-
-    def capture(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        module = context.module
-        layers = (MultiHeadAttention, GatedEmaBlock)
-        is_core = isinstance(module.parent, layers) and module.name == "core"
-        if is_core and context.method_name == "__call__":
-            calls.append(CoreCall(*args[:4]))
-        return call(*args, **kwargs)
-
-    with nn.intercept_methods(capture):
-        model.apply({"params": params}, *inputs, deterministic=True)
-    return tuple(calls)
+    maps = attention_maps(model, {"params": params}, *inputs, deterministic=True)
+    return tuple(CoreCall(*layer.inputs[:4]) for layer in maps)
 
 
 def unpadded(layer: CoreCall) -> Tokens:

@@ -10,6 +10,7 @@ from nystromformer_jax.attention.checks import (
     check_inputs,
     check_landmarks,
     check_mask,
+    check_own_landmarks,
     check_pinv,
     check_query_mask,
     zero_padding,
@@ -117,6 +118,7 @@ def check_options(options: NystromOptions, query: Array, key: Array) -> None:
     """Raises ValueError unless the options are valid for these lengths."""
     for x in (query, key):
         check_landmarks(options.num_landmarks, x.shape[1], options.landmark_layout)
+    check_own_landmarks(options.num_own_landmarks, options.num_landmarks, options.landmark_layout)
     check_pinv(options.pinv, options.pinv_iters, options.pinv_start)
     check_choice("landmark_selection", options.landmark_selection, Selection)
     if options.landmark_selection == "kmeans" and options.landmark_layout != "real":

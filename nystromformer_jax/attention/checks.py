@@ -233,6 +233,22 @@ def check_landmarks(
         )
 
 
+def check_own_landmarks(
+    number: int, num_landmarks: int, layout: str, name: str = "landmark_layout"
+) -> None:
+    """Raises ValueError unless the first `number` tokens can be landmarks of their own."""
+    if not is_integer(number) or not 0 <= number < num_landmarks:
+        raise ValueError(
+            f"num_own_landmarks must be an integer of at least 0 and below num_landmarks = {num_landmarks},"
+            f" got {number!r}."
+        )
+    if number and layout != "real":
+        raise ValueError(
+            f"num_own_landmarks={number} needs {name}='real', got {layout!r}: the other layouts reproduce"
+            " implementations without own landmarks."
+        )
+
+
 def check_pinv(
     pinv: str, num_iters: int, start: str, names: tuple[str, str] = ("pinv_iters", "pinv_start")
 ) -> None:

@@ -26,6 +26,7 @@ def cluster_landmarks(
     q_segments: LandmarkMeans,
     k_segments: LandmarkMeans,
     psum: Psum,
+    num_own: int = 0,
 ) -> tuple[LandmarkMeans, LandmarkMeans]:
     """Returns the landmarks of queries and keys for `landmark_selection="kmeans"`.
 
@@ -50,16 +51,29 @@ def cluster_landmarks(
       q_segments: Segment means of the queries.
       k_segments: Segment means of the keys.
       psum: Sums an array over the devices that share the length.
+      num_own: Number of first tokens that keep landmarks of their own; the others are clustered. If it is
+        not 0, the segments need `ranks`.
 
     Source: Lloyd 1982, "Least squares quantization in PCM"; tokens far apart as in Gonzalez 1985,
     "Clustering to minimize the maximum intercluster distance". The criterion is ours.
     """
+    if num_own:
+        others = (segments.without_first(num_own) for segments in (q_segments, k_segments))
+        q_others, k_others = cluster_landmarks(query, key, *others, psum)
+        return _add_to_first(q_segments, q_others), _add_to_first(k_segments, k_others)
     queries = _cluster(query, q_segments, psum)
     keys = _cluster(key, k_segments, psum)
     return (
         _choose(queries, q_segments, keys.covariance),
         _choose(keys, k_segments, queries.covariance),
     )
+
+
+def _add_to_first(segments: LandmarkMeans, others: LandmarkMeans) -> LandmarkMeans:
+    """Returns the landmarks of `segments`, with `others` as the last of them."""
+    num_own = segments.means.shape[1] - others.means.shape[1]
+    means = jnp.concatenate([segments.means[:, :num_own], others.means], axis=1)
+    return segments._replace(means=means)
 
 
 class _Clusters(NamedTuple):

@@ -77,7 +77,7 @@ def _nystrom_factors(
             TokenRanks.create(mask_or_ones(real, x))
             for x, real in ((query, query_mask), (key, mask))
         )
-        assignment = assign_landmarks(num_landmarks, k_ranks, q_ranks)
+        assignment = assign_landmarks(num_landmarks, k_ranks, q_ranks, options.num_own_landmarks)
     elif query.shape[1] == key.shape[1] == num_landmarks:  # each position is a landmark
         positions = jnp.broadcast_to(
             jnp.arange(num_landmarks, dtype=jnp.int32)[None], query.shape[:2]

@@ -15,7 +15,12 @@ from nystromformer_jax.attention.arguments import (
     is_exact,
     mask_inputs,
 )
-from nystromformer_jax.attention.checks import check_inputs, check_query_mask, zero_padding
+from nystromformer_jax.attention.checks import (
+    check_inputs,
+    check_query_mask,
+    mask_or_ones,
+    zero_padding,
+)
 from nystromformer_jax.attention.clusters import cluster_landmarks
 from nystromformer_jax.attention.convolution import convolve
 from nystromformer_jax.attention.landmarks import LandmarkMeans, TokenRanks, means_of_segments
@@ -102,6 +107,7 @@ def nystrom_attention(
     pinv_start: Start = "exact",
     landmark_layout: Layout = "real",
     landmark_selection: Selection = "segments",
+    num_own_landmarks: int = 0,
     conv_kernel: Float[Array, "H W"] | Float[Array, "H D W"] | None = None,
     mask_conv: bool = True,
     normalize_rows: bool = False,
@@ -140,6 +146,10 @@ def nystrom_attention(
       landmark_selection: `"segments"` uses the means of M segments of the sequence, as in the paper.
         `"kmeans"` uses the means of M clusters of similar tokens, per head. This takes longer, but
         approximates better if similar tokens are not neighbors. See `cluster_landmarks`.
+      num_own_landmarks: k, less than M. Each of the first k real tokens, such as class tokens, is a landmark
+        of its own, and the other tokens share the remaining M − k landmarks. This applies to the first k
+        real queries and to the first k real keys, also in cross-attention. Otherwise, a landmark averages
+        a class token with its neighbors. Needs `landmark_layout="real"`.
       conv_kernel: Kernel of the skip connection, a convolution of the value along the sequence: one per
         head `[H W]`, as in the paper, or one per channel `[H D W]`; W odd.
       mask_conv: If True, the convolution reads zeros at padding. If False, it reads the values of
@@ -175,6 +185,7 @@ def nystrom_attention(
         pinv_start=pinv_start,
         landmark_layout=landmark_layout,
         landmark_selection=landmark_selection,
+        num_own_landmarks=num_own_landmarks,
         mask_conv=mask_conv,
         normalize_rows=normalize_rows,
     )
@@ -252,6 +263,7 @@ def nystrom(
             options.num_landmarks,
             None if inputs.mask is None else k_segments.ranks,
             None if inputs.explicit_query_mask is None else q_segments.ranks,
+            options.num_own_landmarks,
         )
     if options.normalize_rows:  # attention to a value of ones gives the row sums
         ones = jnp.ones_like(value[..., :1])  # sharded like the value
@@ -286,9 +298,11 @@ def _means(
 ) -> LandmarkMeans:
     """Returns the segment means on one device."""
     del of_queries  # queries and keys are treated alike
-    layout = options.landmark_layout
-    means, landmark_mask = means_of_segments(x, mask, options.num_landmarks, layout)
-    ranks = None if mask is None or layout != "real" else TokenRanks.create(mask)
+    layout, num_own = options.landmark_layout, options.num_own_landmarks
+    means, landmark_mask = means_of_segments(x, mask, options.num_landmarks, layout, num_own)
+    ranks = None
+    if layout == "real" and (mask is not None or num_own):
+        ranks = TokenRanks.create(mask_or_ones(mask, x))
     return LandmarkMeans(means, landmark_mask, ranks)
 
 
@@ -309,7 +323,8 @@ def _landmark_means(
     k_segments = operations.means(key, mask, options, of_queries=False)
     if options.landmark_selection == "segments":
         return q_segments, k_segments
-    return cluster_landmarks(query, key, q_segments, k_segments, operations.psum)
+    num_own = options.num_own_landmarks
+    return cluster_landmarks(query, key, q_segments, k_segments, operations.psum, num_own)
 
 
 def find_landmarks(

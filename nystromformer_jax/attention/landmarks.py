@@ -11,6 +11,7 @@ from nystromformer_jax.attention.checks import (
     check_array,
     check_landmarks,
     check_mask,
+    check_own_landmarks,
     mask_or_ones,
     pad_length,
     zero_padding,
@@ -34,15 +35,25 @@ class TokenRanks(NamedTuple):
         rank = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
         return cls(rank, mask, rank[:, -1] + 1)
 
-    def segment_ids(self, num_landmarks: int) -> Int[Array, "B L"]:
+    def without_first(self, number: int) -> "TokenRanks":
+        """Returns the ranks of the real tokens after the first `number`; those become padding."""
+        rank = self.rank - number
+        return TokenRanks(rank, self.mask & (rank >= 0), jnp.maximum(self.counts - number, 0))
+
+    def segment_ids(self, num_landmarks: int, num_own: int = 0) -> Int[Array, "B L"]:
         """Returns the segment of each position, 0 … M − 1; M at padding.
 
         Real token r (from 0) of n belongs to segment (r · M) // n, in integer arithmetic. Segment sizes
-        differ by at most one, and padding has no effect.
+        differ by at most one, and padding has no effect. Each of the first `num_own` real tokens is a
+        segment of its own, and the others are divided into the remaining segments.
 
         Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–7 (n divisible by M, no padding).
-        Differs: any n, any mask.
+        Differs: any n, any mask, own segments.
         """
+        if num_own:
+            others = self.without_first(num_own)
+            ids = num_own + others.segment_ids(num_landmarks - num_own)
+            return jnp.where(self.mask & ~others.mask, self.rank, ids)
         count = jnp.maximum(self.counts, 1)[:, None]
         # rank · M // count, where rank · M may overflow int32. A float quotient is off by at most one, and
         # the remainder, which is correct modulo 2³², says by how much.
@@ -52,9 +63,9 @@ class TokenRanks(NamedTuple):
         segment = segment + (rest >= count).astype(jnp.int32) - (rest < 0).astype(jnp.int32)
         return jnp.where(self.mask, segment, num_landmarks)
 
-    def segment_bounds(self, num_landmarks: int) -> Int[Array, "B N"]:
+    def segment_bounds(self, num_landmarks: int, num_own: int = 0) -> Int[Array, "B N"]:
         """Returns the first position of each segment, followed by the end of the last segment."""
-        first = first_ranks(self.counts, num_landmarks)
+        first = first_ranks(self.counts, num_landmarks, num_own)
         return (self.rank[:, None] < first[..., None]).sum(axis=-1, dtype=jnp.int32)
 
 
@@ -63,20 +74,37 @@ class LandmarkMeans(NamedTuple):
 
     means: Float[Array, "B M H D"]
     mask: Bool[Array, "B M"]
-    ranks: TokenRanks | None = None  # None without a mask or if the layout is not "real"
+    # None if the layout is not "real", and without a mask unless there are own landmarks.
+    ranks: TokenRanks | None = None
+
+    def without_first(self, number: int) -> "LandmarkMeans":
+        """Returns the landmarks after the first `number`, which are those of as many tokens."""
+        ranks = None if self.ranks is None else self.ranks.without_first(number)
+        return LandmarkMeans(self.means[:, number:], self.mask[:, number:], ranks)
 
 
-def first_ranks(counts: Int[Array, " B"], num_landmarks: int) -> Int[Array, "B N"]:
-    """Returns the rank of each segment's first token, ceil(s · count / M), for s = 0 … M."""
+def first_ranks(
+    counts: Int[Array, " B"], num_landmarks: int, num_own: int = 0
+) -> Int[Array, "B N"]:
+    """Returns the rank of each segment's first token, followed by the count.
+
+    Without own segments, this is ceil(s · count / M) for s = 0 … M.
+    """
+    if num_own:
+        own = jnp.minimum(counts[:, None], jnp.arange(num_own + 1, dtype=counts.dtype)[None])
+        others = first_ranks(counts - own[:, -1], num_landmarks - num_own)
+        return jnp.concatenate([own[:, :-1], own[:, -1:] + others], axis=1)
     segment = jnp.arange(num_landmarks + 1, dtype=counts.dtype)[None]
     # The quotient is multiplied separately, because s · count may overflow int32.
     quotient, rest = counts[:, None] // num_landmarks, counts[:, None] % num_landmarks
     return segment * quotient - (-segment * rest // num_landmarks)
 
 
-def segment_sizes(counts: Int[Array, " B"], num_landmarks: int) -> Int[Array, "B M"]:
+def segment_sizes(
+    counts: Int[Array, " B"], num_landmarks: int, num_own: int = 0
+) -> Int[Array, "B M"]:
     """Returns the segment sizes with `layout="real"` for examples with `counts` real tokens."""
-    return jnp.diff(first_ranks(counts, num_landmarks), axis=1)
+    return jnp.diff(first_ranks(counts, num_landmarks, num_own), axis=1)
 
 
 def segment_means(
@@ -85,6 +113,7 @@ def segment_means(
     mask: Bool[Array, "B L"] | None = None,
     *,
     layout: Layout = "real",
+    num_own_landmarks: int = 0,
 ) -> tuple[Float[Array, "B M H D"], Bool[Array, "B M"]]:
     """Returns the mean of `x` over each of M segments of the sequence, and the landmark mask.
 
@@ -96,6 +125,7 @@ def segment_means(
       layout: `"real"` divides the real tokens into segments of nearly equal size. `"mlpen"` (the authors'
         code) divides all positions into segments, treats padding as zeros and divides by the full segment
         size. `"hf"` (Hugging Face) also includes the values at padding. Both require L divisible by M.
+      num_own_landmarks: See `nystrom_attention`.
 
     Returns:
       The means in `x`'s dtype, summed in at least float32, and the landmark mask. With `layout="real"` the
@@ -103,7 +133,7 @@ def segment_means(
       real tokens. With other layouts the mask is always True.
 
     Raises:
-      ValueError: `num_landmarks`, the layout, a shape or a dtype is invalid.
+      ValueError: A number of landmarks, the layout, a shape or a dtype is invalid.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–7.
     """
@@ -112,19 +142,24 @@ def segment_means(
     check_array("x", x, "batch, length, heads, head_dim")
     check_mask("mask", mask, x.shape[:2], "real tokens, [B L]")
     check_landmarks(num_landmarks, x.shape[1], layout, "layout")
-    return means_of_segments(x, mask, num_landmarks, layout)
+    check_own_landmarks(num_own_landmarks, num_landmarks, layout, "layout")
+    return means_of_segments(x, mask, num_landmarks, layout, num_own_landmarks)
 
 
 # Compiled as one program outside of jit. Inside, it becomes part of the caller's program.
-@functools.partial(jax.jit, static_argnames=("num_landmarks", "layout"), inline=True)
+@functools.partial(jax.jit, static_argnames=("num_landmarks", "layout", "num_own"), inline=True)
 def means_of_segments(
-    x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None, num_landmarks: int, layout: Layout
+    x: Float[Array, "B L H D"],
+    mask: Bool[Array, "B L"] | None,
+    num_landmarks: int,
+    layout: Layout,
+    num_own: int = 0,
 ) -> tuple[Float[Array, "B M H D"], Bool[Array, "B M"]]:
     """Computes `segment_means` for validated arguments."""
     batch, length = x.shape[:2]
     if layout != "hf":
         x = zero_padding(x, mask)
-    if layout != "real" or (mask is None and length % num_landmarks == 0):
+    if layout != "real" or (mask is None and length % num_landmarks == num_own == 0):
         sums = jax.lax.platform_dependent(
             x,
             tpu=lambda x: _sums_by_product(x, num_landmarks),
@@ -134,8 +169,8 @@ def means_of_segments(
         landmark_mask = jnp.ones((batch, num_landmarks), bool)
         return means.astype(x.dtype), landmark_mask
     ranks = TokenRanks.create(mask_or_ones(mask, x))
-    sums = segment_sums(x, ranks.segment_bounds(num_landmarks))
-    size = segment_sizes(ranks.counts, num_landmarks)
+    sums = segment_sums(x, ranks.segment_bounds(num_landmarks, num_own))
+    size = segment_sizes(ranks.counts, num_landmarks, num_own)
     means = sums / jnp.maximum(size, 1)[..., None, None].astype(sums.dtype)
     return means.astype(x.dtype), size > 0
 

@@ -18,6 +18,7 @@ class NystromOptions:
     pinv_start: Start = "exact"
     landmark_layout: Layout = "real"
     landmark_selection: Selection = "segments"
+    num_own_landmarks: int = 0
     mask_conv: bool = True
     normalize_rows: bool = False
 
@@ -31,12 +32,14 @@ class OptionArguments(TypedDict, total=False):
     pinv_start: Start
     landmark_layout: Layout
     landmark_selection: Selection
+    num_own_landmarks: int
     mask_conv: bool
     normalize_rows: bool
 
 
 DEFAULTS: dict[str, Any] = dataclasses.asdict(NystromOptions())
-NEWER = ("pinv", "mask_conv", "normalize_rows")  # not in the config of a run of version 0.2.0
+# Not in the config of a run of version 0.2.0.
+NEWER = ("pinv", "num_own_landmarks", "mask_conv", "normalize_rows")
 
 
 def options_of(carrier: Any) -> NystromOptions:

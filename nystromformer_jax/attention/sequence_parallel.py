@@ -192,15 +192,16 @@ def _means(
 ) -> LandmarkMeans:
     """Returns the segment means over the tokens of all devices."""
     mask = mask if options.landmark_layout == "real" else None
-    length, num_landmarks = lengths[0 if of_queries else 1], options.num_landmarks
+    length = lengths[0 if of_queries else 1]
+    num_landmarks, num_own = options.num_landmarks, options.num_own_landmarks
     devices, (batch, own) = jax.lax.axis_size(axis), x.shape[:2]
     ranks = _ranks(mask, x, length, axis)
-    sizes = segment_sizes(ranks.counts, num_landmarks)
+    sizes = segment_sizes(ranks.counts, num_landmarks, num_own)
     accumulator = accum_dtype(x.dtype)
     if (
         mask is None
         and own * devices == length
-        and length % num_landmarks == num_landmarks % devices == 0
+        and length % num_landmarks == num_landmarks % devices == num_own == 0
     ):  # All segments have equal size, and each lies on one device.
         parts = x.reshape(batch, num_landmarks // devices, -1, *x.shape[2:])
         means = parts.mean(axis=2, dtype=accumulator).astype(x.dtype)
@@ -208,7 +209,7 @@ def _means(
         means = jax.lax.all_gather(means, axis, axis=1, tiled=True, to="invarying")
         means = jax.lax.pcast(means, axis, to="varying")
         return LandmarkMeans(means, sizes > 0, ranks)
-    sums = segment_sums(x, ranks.segment_bounds(num_landmarks))
+    sums = segment_sums(x, ranks.segment_bounds(num_landmarks, num_own))
     sums = jax.lax.psum(sums, axis)
     means = sums / jnp.maximum(sizes, 1)[..., None, None].astype(sums.dtype)
     # Cast to varying before rounding, so that gradients are also summed in float32.

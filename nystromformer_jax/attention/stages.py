@@ -199,7 +199,7 @@ class Assignment(NamedTuple):
 
 
 def assign_landmarks(
-    num_landmarks: int, keys: TokenRanks | None, queries: TokenRanks | None
+    num_landmarks: int, keys: TokenRanks | None, queries: TokenRanks | None, num_own: int = 0
 ) -> Assignment:
     """Returns the assignment that makes examples with at most M real keys or queries exact.
 
@@ -211,16 +211,19 @@ def assign_landmarks(
       num_landmarks: M.
       keys: Ranks of the keys; None without a mask.
       queries: Ranks of the queries; None without an explicit query mask.
+      num_own: Number of tokens with a landmark of their own.
     """
     of_keys = of_queries = is_exact = None
     if keys is not None:
         is_exact = keys.counts <= num_landmarks
-        of_keys = jnp.where(is_exact[:, None], keys.segment_ids(num_landmarks), -1)
+        of_keys = jnp.where(is_exact[:, None], keys.segment_ids(num_landmarks, num_own), -1)
     if queries is not None:
         few_queries = queries.counts <= num_landmarks
         if is_exact is not None:
             few_queries &= ~is_exact
-        of_queries = jnp.where(few_queries[:, None], queries.segment_ids(num_landmarks), -1)
+        of_queries = jnp.where(
+            few_queries[:, None], queries.segment_ids(num_landmarks, num_own), -1
+        )
         is_exact = few_queries if is_exact is None else is_exact | few_queries
     return Assignment(of_keys, of_queries, is_exact)
 

@@ -96,8 +96,8 @@ class _Sides(NamedTuple):
 
     @classmethod
     def create(cls, inputs: Inputs, options: NystromOptions, interpret: bool) -> "_Sides":
-        queries = _side(inputs.query, inputs.query_mask, options.num_landmarks, interpret)
-        keys = _side(inputs.key, inputs.mask, options.num_landmarks, interpret)
+        queries = _side(inputs.query, inputs.query_mask, options, interpret)
+        keys = _side(inputs.key, inputs.mask, options, interpret)
         # Same rule as in `stages.assign_landmarks`.
         explicit = inputs.explicit_query_mask is not None
         copy_queries = explicit & queries.is_short & ~keys.is_short
@@ -105,17 +105,21 @@ class _Sides(NamedTuple):
 
 
 def _side(
-    x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None, num_landmarks: int, interpret: bool
+    x: Float[Array, "B L H D"],
+    mask: Bool[Array, "B L"] | None,
+    options: NystromOptions,
+    interpret: bool,
 ) -> _Side:
+    num_landmarks, num_own = options.num_landmarks, options.num_own_landmarks
     batch, length, num_heads, head_dim = x.shape
     masked = mask is not None
     packing = Packing(batch, num_heads, head_dim, num_landmarks, x.dtype, masked, interpret)
     # Without a mask, one row of segment ids serves all examples.
     ranks = TokenRanks.create(jnp.ones((1, length), bool) if mask is None else mask)
     counts = jnp.broadcast_to(ranks.counts, batch)
-    sizes = segment_sizes(counts, num_landmarks)
+    sizes = segment_sizes(counts, num_landmarks, num_own)
     sizes_f32 = jnp.maximum(sizes, 1).astype(jnp.float32)[..., None]
-    ids = ranks.segment_ids(num_landmarks)[:, None]
+    ids = ranks.segment_ids(num_landmarks, num_own)[:, None]
     return _Side(packing, ids, sizes_f32, sizes > 0, counts <= num_landmarks)
 
 

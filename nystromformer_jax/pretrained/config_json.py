@@ -440,6 +440,8 @@ def differences_upstream(model: ModelClass, config: NystromformerConfig) -> list
             )
         if config.landmark_selection != "segments":
             differences.append("its landmarks are means of segments, not of clusters")
+        if config.num_own_landmarks:
+            differences.append("no token is a landmark of its own")
         if config.normalize_rows:
             differences.append("its rows are not normalized")
     elif config.attention != "softmax":

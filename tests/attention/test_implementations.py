@@ -43,6 +43,12 @@ CASES = {
     "ridge": {"masks": 1, "pinv": "ridge"},
     "batch_max": {"masks": 1, "pinv_start": "batch_max"},
     "k-means": {"masks": 1, "landmark_selection": "kmeans"},
+    "own landmarks": {"masks": 2, "key_length": 212, "num_own_landmarks": 3},
+    "own landmarks, k-means": {
+        "masks": 1,
+        "landmark_selection": "kmeans",
+        "num_own_landmarks": 3,
+    },
     "mlpen": {"masks": 1, "landmark_layout": "mlpen", "num_landmarks": 2},
     "hf": {"masks": 1, "landmark_layout": "hf", "num_landmarks": 2},
     "normalized rows": {"masks": 2, "normalize_rows": True},
@@ -55,6 +61,7 @@ UNSUPPORTED = {
         "convolution of padding",
         "batch_max",
         "k-means",
+        "own landmarks, k-means",
         "mlpen",
         "hf",
         "normalized rows",
@@ -66,11 +73,14 @@ UNSUPPORTED = {
 }
 FAST = {
     ("pallas_tpu", "mask"),
+    ("pallas_tpu", "own landmarks"),
     ("cudnn", "two masks"),
     ("chunks", "mask"),
     ("chunks", "two lengths"),
     ("split", "ridge"),
     ("split", "two lengths"),
+    ("split", "own landmarks"),
+    ("split", "own landmarks, k-means"),
     ("split, explicit axes", "mask"),
 }
 

@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer_jax import nystrom_factors
+from nystromformer_jax import attention_maps, nystrom_factors
 from nystromformer_jax.pretrained import from_pretrained
 from tests.examples.scripts import load
 from tests.pretrained import tiny
@@ -51,8 +51,9 @@ def test_prints_a_row_of_the_selected_layers_map(tmp_path, capsys, layer):
     script.main([str(tmp_path), "--text", TEXT, f"--layer={layer}"])
     shown = capsys.readouterr().out.splitlines()[-1].partition(": ")[2].split(", ")
     model, variables = from_pretrained(tmp_path, attention="nystrom")
-    layers = script.look_inside(model, variables, ids)
-    kernel_1, inverse, kernel_3 = nystrom_factors(*layers[layer], num_landmarks=tiny.LANDMARKS)
+    maps = attention_maps(model, variables, ids[None], deterministic=True)
+    query, key = maps[layer].inputs[:2]
+    kernel_1, inverse, kernel_3 = nystrom_factors(query, key, num_landmarks=tiny.LANDMARKS)
     row = (kernel_1 @ inverse @ kernel_3)[0, :, 1].mean(axis=0)
     expected = [
         f"{WORDS[ids[i]]} ({i}) {row[i]:.3f}" for i in np.argsort(-np.asarray(row))[: script.TOP]

@@ -1,0 +1,224 @@
+"""Attention maps of layers: rows and rollout, compared with whole maps of short inputs."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+import nystromformer_jax.nnx as native
+from nystromformer_jax import (
+    Encoder,
+    EncoderBlock,
+    MlpBlock,
+    MultiHeadAttention,
+    SelfAttention,
+    attention_fn,
+    attention_maps,
+    attention_rollout,
+    make_core,
+    nystrom_attention_rows,
+    nystrom_factors,
+)
+from nystromformer_jax.attention.functions import softmax_weights
+from nystromformer_jax.cores import CORES
+from tests.cores.test_contract import OPTIONS
+from tests.helpers import (
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    largest_array,
+    mask_of_lengths,
+    normal,
+    random_variables,
+)
+
+of_linen = functools.partial(attention_maps, deterministic=True)
+B, L, H, E, F, M = 3, 29, 2, 10, 7, 7
+MASK = mask_of_lengths([L, 17, 5], L)
+
+
+def model_of(core, num_layers=2, **options):
+    return Encoder(num_layers, functools.partial(EncoderBlock, H, core, F), **options)
+
+
+def linen_model(rngs, core, length=L, **options):
+    """Returns a model with random variables, and an input."""
+    model, x = model_of(core, **options), normal(next(rngs), (B, length, E))
+    return model, random_variables(next(rngs), model, x), x
+
+
+def whole(layer):
+    """All rows of a map [B H L T]."""
+    return jax.jit(lambda layer: layer.rows(jnp.arange(layer.inputs.query.shape[1])))(layer)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"conv_kernel_size": 3},
+        {"landmark_selection": "kmeans"},
+        {"num_own_landmarks": 2},
+        {"pinv": "ridge", "normalize_rows": True},
+        {"landmark_layout": "mlpen", "num_landmarks": 29},
+        {"landmark_layout": "hf", "num_landmarks": 1},
+    ],
+    ids=str,
+)
+def test_rows_equal_those_of_the_dense_map_of_nystrom_attention(rngs, options):
+    """The third example has fewer tokens than landmarks, so its map is exact."""
+    options = {"num_landmarks": M, **options}
+    model, variables, x = linen_model(rngs, make_core("nystrom", **options))
+    options.pop("conv_kernel_size", None)
+    positions = jnp.array([[0, 28, 3], [0, 16, 1], [4, 0, 2]])
+    for layer in of_linen(model, variables, x, MASK):
+        query, key = layer.inputs[:2]
+        kernel_1, inverse, kernel_3 = nystrom_factors(query, key, mask=MASK, **options)
+        expected = jnp.take_along_axis(
+            kernel_1 @ inverse @ kernel_3, positions[:, None, :, None], axis=2
+        )
+        rows = layer.rows(positions)
+        assert_close(rows, expected, REFERENCE)
+        assert_close(
+            rows, nystrom_attention_rows(query, key, positions, mask=MASK, **options), REFERENCE
+        )
+
+
+@pytest.mark.slow_except("softmax", "nystrom", "linformer")
+@pytest.mark.parametrize("name", CORES)
+def test_map_times_value_is_the_output_of_any_core(rngs, name):
+    options = {**OPTIONS[name], "conv_kernel_size": 0}
+    if "conv_kernel_size" not in OPTIONS[name]:
+        del options["conv_kernel_size"]
+    model, variables, x = linen_model(rngs, make_core(name, **options))
+    is_core = lambda module, method: module.name == "core"
+    _, state = model.apply(variables, x, MASK, deterministic=True, capture_intermediates=is_core)
+    for number, layer in enumerate(of_linen(model, variables, x, MASK)):
+        (output,) = state["intermediates"][f"layer_{number}"]["attention"]["core"]["__call__"]
+        value = jnp.where(MASK[..., None, None], layer.inputs.value, 0)
+        product = jnp.einsum("BHLT,BTHD->BLHD", whole(layer), value)
+        assert_close(product, output, REFERENCE, where=MASK)
+
+
+@pytest.mark.parametrize("name", ["softmax", "nystrom"])
+def test_rollout_is_the_product_of_the_maps(rngs, name):
+    core = make_core(name, **{"nystrom": {"num_landmarks": M}}.get(name, {}))
+    model, variables, x = linen_model(rngs, core, num_layers=2)
+    maps = of_linen(model, variables, x, MASK)
+    if name == "softmax":
+        assert_close(whole(maps[0])[0], softmax_weights(*maps[0].inputs[:2], None)[0], REFERENCE)
+    for residual in (0.5, 0.0):
+        product = jnp.eye(L)[None]
+        for layer in maps:
+            both = residual * jnp.eye(L)[None] + (1 - residual) * whole(layer).mean(axis=1)
+            product = both @ product
+        actual = attention_rollout(maps, [0, 4], residual=residual)
+        assert_close(actual, product[:, jnp.array([0, 4])], REFERENCE)
+        assert (jnp.where(MASK[:, None], 0, actual) == 0).all()
+
+
+def test_jit_remat_and_nnx_give_the_same_maps(rngs):
+    core = make_core("nystrom", num_landmarks=M, num_own_landmarks=1, conv_kernel_size=3)
+    model, variables, x = linen_model(rngs, core)
+    expected = [layer.rows() for layer in of_linen(model, variables, x, MASK)]
+    assert [rows.shape for rows in expected] == 2 * [(B, H, 1, L)]
+    for remat in (False, True):
+        maps = jax.jit(functools.partial(of_linen, model_of(core, remat=remat)))
+        assert_close(
+            [layer.rows() for layer in maps(variables, x, MASK)], expected, SAME_ARITHMETIC
+        )
+    block = native.EncoderBlock(H, E, core, F, rngs=nnx.Rngs(0))
+    native.load_linen(block, {"params": variables["params"]["layer_0"]})
+    block.eval()
+    of_block = nnx.jit(lambda block, x: attention_maps(block, x, MASK)[0].rows())
+    assert_close(of_block(block, x), expected[0], SAME_ARITHMETIC)
+
+
+def test_maps_of_flax_modules_with_attention_fn(rngs):
+    x = normal(next(rngs), (B, L, E))
+    own = attention_fn("nystrom", num_landmarks=M)
+    layer = nn.MultiHeadDotProductAttention(H, attention_fn=own, deterministic=True)
+    variables = layer.init(next(rngs), x)
+    (found,) = attention_maps(layer, variables, x, mask=MASK[:, None, None])
+    first = jnp.zeros((B, 1), jnp.int32)
+    expected = nystrom_attention_rows(*found.inputs[:2], first, mask=MASK, num_landmarks=M)
+    assert_close(found.rows(), expected, REFERENCE)
+
+
+def test_positions_count_from_the_end_and_are_nan_out_of_range(rngs):
+    model, variables, x = linen_model(rngs, make_core("nystrom", num_landmarks=M))
+    (layer, _) = of_linen(model, variables, x)
+    rows = layer.rows([-1, L, 0, -L - 1])
+    assert_close(rows[:, :, :3:2], layer.rows([L - 1, 0]), SAME_ARITHMETIC)
+    assert jnp.isnan(rows[:, :, 1::2]).all()
+    for positions in (0, [0.5], [[0], [1]]):
+        with pytest.raises(ValueError, match="positions must be integers"):
+            layer.rows(positions)
+
+
+def test_gradients_equal_those_of_the_dense_map(rngs):
+    layer = SelfAttention(H, make_core("nystrom", num_landmarks=M))
+    x, weights = normal(next(rngs), (B, L, E)), normal(next(rngs), (B, H, 1, L))
+    variables = random_variables(next(rngs), layer, x, MASK)
+
+    def dense(x):
+        (found,) = of_linen(layer, variables, x, MASK)
+        factors = nystrom_factors(*found.inputs[:2], mask=MASK, num_landmarks=M)
+        return (factors.kernel_1[:, :, :1] @ factors.inverse @ factors.kernel_3 * weights).sum()
+
+    def transposed(x):
+        return (of_linen(layer, variables, x, MASK)[0].rows() * weights).sum()
+
+    assert_close(jax.jit(jax.grad(transposed))(x), jax.jit(jax.grad(dense))(x), REFERENCE)
+
+
+def test_rows_and_rollout_allocate_no_quadratic_map():
+    length, core = 4096, make_core("nystrom", num_landmarks=16, num_own_landmarks=1)
+    model, x = model_of(core), jax.ShapeDtypeStruct((1, length, 8), jnp.float32)
+    variables = jax.eval_shape(
+        functools.partial(model.init, deterministic=True), jax.random.key(0), x
+    )
+
+    def run(variables, x):
+        maps = of_linen(model, variables, x)
+        return maps[0].rows([0, 1]), attention_rollout(maps)
+
+    assert largest_array(run, variables, x) <= 2 * length * 16
+
+
+def test_rows_are_the_same_with_the_length_on_a_mesh(rngs):
+    model, variables, x = linen_model(rngs, make_core("nystrom", num_landmarks=M), length=64)
+    expected = attention_rollout(of_linen(model, variables, x))
+    rollout = jax.jit(lambda x: attention_rollout(of_linen(model, variables, x)))
+    with jax.set_mesh(jax.make_mesh((8,), ("sequence",), (jax.sharding.AxisType.Auto,))):
+        assert_close(rollout(x), expected, REFERENCE)
+
+
+def test_models_without_one_map_per_layer_are_errors(rngs):
+    core, x = make_core("softmax"), normal(next(rngs), (B, L, E))
+    mlp = MlpBlock(F)
+    with pytest.raises(ValueError, match="no attention core"):
+        of_linen(mlp, random_variables(next(rngs), mlp, x), x)
+    cross = MultiHeadAttention(H, core)
+    maps = of_linen(cross, random_variables(next(rngs), cross, x), x, x[:, :5])
+    assert maps[0].rows().shape == (B, H, 1, 5)
+    for wrong in (maps, []):
+        with pytest.raises(ValueError, match="attention_rollout needs maps of self-attention"):
+            attention_rollout(wrong)
+    scan = nn.scan(
+        lambda block, x, _: (block(x), None),
+        length=2,
+        variable_axes={"params": 0},
+        split_rngs={"params": True},
+    )
+
+    class Stack(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return scan(EncoderBlock(H, core, F, deterministic=True), x, None)[0]
+
+    variables = Stack().init(next(rngs), x)
+    with pytest.raises(ValueError, match=r"layers inside nn\.scan"):
+        attention_maps(Stack(), variables, x)
