@@ -31,21 +31,20 @@ def collect(
     value: Float[Array, "B T H Dv"],
     *,
     mask: Bool[Array, "B T"] | None,
-    assigned: Int[Array, "B T"] | None,
 ) -> Float[Array, "B M H Dv"]:
     """Returns kernel_3 @ value, see `stages.collect`."""
     if not _is_large(key, q_landmarks):
-        return collect_normalized(q_landmarks, key, value, mask=mask, assigned=assigned)
+        return collect_normalized(q_landmarks, key, value, mask=mask)
 
     # Gradients of the landmarks are summed over chunks, so not in half precision.
     landmarks = q_landmarks.astype(accum_dtype(q_landmarks.dtype))
 
     def part(tokens: Any) -> tuple[Array, Array, Array]:
-        key, value, mask, assigned = tokens
+        key, value, mask = tokens
         own = landmarks.astype(q_landmarks.dtype)
-        return collect_parts(own, key, value, mask=mask, assigned=assigned)
+        return collect_parts(own, key, value, mask=mask)
 
-    parts, rest = _map_chunks(part, (key, value, mask, assigned))
+    parts, rest = _map_chunks(part, (key, value, mask))
     if rest is not None:
         parts = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), parts, rest)
     values, maximum, total = parts

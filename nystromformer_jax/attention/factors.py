@@ -82,7 +82,7 @@ def _nystrom_factors(
         positions = jnp.broadcast_to(
             jnp.arange(num_landmarks, dtype=jnp.int32)[None], query.shape[:2]
         )
-        assignment = Assignment(None, positions, jnp.ones(len(query), bool))
+        assignment = Assignment(of_queries=positions, is_exact=jnp.ones(len(query), bool))
     else:
         return NystromFactors(kernel_1, inverse, kernel_3)
     kernel_1 = _one_hot_rows(kernel_1, assignment.of_queries)

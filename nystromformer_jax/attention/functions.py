@@ -23,7 +23,12 @@ from nystromformer_jax.attention.checks import (
 )
 from nystromformer_jax.attention.clusters import cluster_landmarks
 from nystromformer_jax.attention.convolution import convolve
-from nystromformer_jax.attention.landmarks import LandmarkMeans, TokenRanks, means_of_segments
+from nystromformer_jax.attention.landmarks import (
+    LandmarkMeans,
+    TokenRanks,
+    first_tokens,
+    means_of_segments,
+)
 from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.attention.stages import (
     MIN_ROW_SUM,
@@ -238,7 +243,7 @@ class Operations(NamedTuple):
 
     # (query or key, mask, options, *, of_queries) -> segment means
     means: Callable[..., LandmarkMeans]
-    # (q_landmarks, key, value, *, mask, assigned) -> kernel_3 @ value, [B M H Dv]
+    # (q_landmarks, key, value, *, mask) -> kernel_3 @ value, [B M H Dv]
     collect: Callable[..., Float[Array, "B M H Dv"]]
     # (query, k_landmarks, landmark_values, *, landmark_mask, assigned) -> kernel_1 @ values, [B L H Dv]
     distribute: Callable[..., Float[Array, "B L H Dv"]]
@@ -257,7 +262,7 @@ def nystrom(
         query, key, inputs.mask, inputs.query_mask, options, operations
     )
     landmarks = invert_landmarks(q_segments, k_segments, options)
-    assignment = Assignment(None, None, None)
+    assignment = Assignment()
     if options.landmark_layout == "real":
         assignment = assign_landmarks(
             options.num_landmarks,
@@ -268,9 +273,11 @@ def nystrom(
     if options.normalize_rows:  # attention to a value of ones gives the row sums
         ones = jnp.ones_like(value[..., :1])  # sharded like the value
         value = jnp.concatenate([value, zero_padding(ones, inputs.mask)], axis=-1)
-    collected = operations.collect(
-        landmarks.q_landmarks, key, value, mask=inputs.mask, assigned=assignment.of_keys
-    )
+    collected = operations.collect(landmarks.q_landmarks, key, value, mask=inputs.mask)
+    if assignment.has_few_keys is not None:  # each key is a landmark, and keeps its value
+        bounds = k_segments.ranks.segment_bounds(options.num_landmarks, options.num_own_landmarks)
+        kept = operations.psum(first_tokens(value, bounds)).astype(collected.dtype)
+        collected = jnp.where(assignment.has_few_keys[:, None, None, None], kept, collected)
     # Without a mask, no segment is empty; clusters may be.
     all_real = inputs.mask is None and options.landmark_selection == "segments"
     output = operations.distribute(

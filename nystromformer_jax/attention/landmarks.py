@@ -175,6 +175,13 @@ def means_of_segments(
     return means.astype(x.dtype), size > 0
 
 
+def first_tokens(x: Float[Array, "B L H D"], bounds: Int[Array, "B N"]) -> Float[Array, "B M H D"]:
+    """Returns the token at position bounds[s] for each segment s; zeros for empty segments."""
+    positions = jnp.minimum(bounds[:, :-1], x.shape[1] - 1)
+    tokens = jax.vmap(lambda x, positions: x[positions])(x, positions)
+    return jnp.where((bounds[:, :-1] < bounds[:, 1:])[..., None, None], tokens, 0)
+
+
 @jax.custom_jvp
 def segment_sums(x: Float[Array, "B L H D"], bounds: Int[Array, "B N"]) -> Float[Array, "B M H D"]:
     """Returns sums over the positions bounds[s] … bounds[s + 1] − 1, in at least float32.
@@ -186,7 +193,11 @@ def segment_sums(x: Float[Array, "B L H D"], bounds: Int[Array, "B N"]) -> Float
     blocks = pad_length(x, BLOCK_TOKENS).reshape(x.shape[0], count, BLOCK_TOKENS, *x.shape[2:])
     # Features in one axis: with two, XLA's CPU backend transposes the gradient slowly.
     blocks = blocks.reshape(*blocks.shape[:3], -1)
-    totals = blocks.sum(axis=2, dtype=accum_dtype(x.dtype))  # [B K F]
+    totals = jax.lax.platform_dependent(
+        blocks,
+        tpu=functools.partial(jnp.sum, axis=2, dtype=accum_dtype(x.dtype)),
+        default=_added_slots,
+    )
     block = bounds // BLOCK_TOKENS  # the block of each bound
     first, last = block[:, :-1, None], block[:, 1:, None]
     index = jnp.arange(count, dtype=jnp.int32)[None, None]
@@ -238,6 +249,16 @@ def _sums_by_scatter(
         return empty.at[ids].add(x, mode="drop")
 
     return jax.vmap(of_example)(x.astype(accum_dtype(x.dtype)), bounds)
+
+
+def _added_slots(blocks: Float[Array, "B K S F"]) -> Float[Array, "B K F"]:
+    """Returns the sums of blocks, in at least float32.
+
+    XLA's CPU backend would write the tokens, with padding zeroed, before it reduces them.
+    """
+    dtype = accum_dtype(blocks.dtype)
+    slots = [blocks[:, :, slot].astype(dtype) for slot in range(blocks.shape[2])]
+    return functools.reduce(jnp.add, slots)
 
 
 def _sums(x: Float[Array, "B L H D"], num_landmarks: int) -> Float[Array, "B M H D"]:

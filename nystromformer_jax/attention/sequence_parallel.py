@@ -42,10 +42,10 @@ def sharded_nystrom_attention(
     """Computes `nystrom_attention` with L and T split over one mesh axis; the result is the same.
 
     Each device processes one part of the sequence. The devices exchange landmarks (2 M D numbers per
-    head), kernel_3 @ value (M (D + 2) numbers) and the edges that the convolution reads (2 (W // 2) D
-    numbers), and about as much again in the backward pass. With k-means they also exchange about 18 M D
-    numbers per head, for samples of the tokens and the sums of clusters. This does not depend on the length
-    or the number of devices. Ring attention, in contrast, exchanges all keys and values.
+    head), kernel_3 @ value (M (D + 2) numbers, with a mask M D more) and the edges that the convolution
+    reads (2 (W // 2) D numbers), and about as much again in the backward pass. With k-means they also
+    exchange about 18 M D numbers per head, for samples of the tokens and the sums of clusters. This does not
+    depend on the length or the number of devices. Ring attention, in contrast, exchanges all keys and values.
 
     Any length and any mask are supported: segments may span several devices. The output stays split
     only if the length is divisible by the number of devices. Otherwise the inputs are padded, and the
@@ -244,9 +244,9 @@ def _psum(x: Array, *, axis: str) -> Array:
     return jax.lax.pcast(jax.lax.psum(x, axis), axis, to="varying")
 
 
-def _collect(*tokens: Array, mask: Array | None, assigned: Array | None, axis: str) -> Array:
+def _collect(*tokens: Array, mask: Array | None, axis: str) -> Array:
     """Returns kernel_3 @ value over the keys of all devices."""
-    values, maximum, total = collect_parts(*tokens, mask=mask, assigned=assigned)
+    values, maximum, total = collect_parts(*tokens, mask=mask)
     scale = jnp.exp(maximum - jax.lax.pmax(maximum, axis))
     values, total = jax.lax.psum((values * scale[..., None], total * scale), axis)
     # Cast to varying once here, so that the gradients of all uses are summed over devices only once.

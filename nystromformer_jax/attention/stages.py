@@ -73,10 +73,18 @@ def collect(
 
 
 def collect_parts(
-    q_landmarks: Array, key: Array, value: Array, *, mask: Array | None, assigned: Array | None
+    q_landmarks: Array,
+    key: Array,
+    value: Array,
+    *,
+    mask: Array | None,
+    assigned: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """Computes `collect` for validated arguments."""
-    logits = collect_logits(q_landmarks, key, mask, assigned)
+    logits = scaled_logits(q_landmarks, key, mask)
+    if assigned is not None:
+        landmark = jnp.arange(logits.shape[2], dtype=jnp.int32)[None, None, :, None]
+        logits = _assigned_logits(logits, assigned[:, None, None, :], landmark)
     maximum = jax.lax.stop_gradient(logits.max(axis=-1))
     weights = jnp.exp(logits - maximum[..., None])
     values = weighted_values(weights, value)
@@ -84,24 +92,10 @@ def collect_parts(
 
 
 def collect_normalized(
-    q_landmarks: Array, key: Array, value: Array, *, mask: Array | None, assigned: Array | None
+    q_landmarks: Array, key: Array, value: Array, *, mask: Array | None
 ) -> Array:
     """Returns kernel_3 @ value if one device has all keys; `collect_parts` is for parts of a sequence."""
-    return softmax_product(collect_logits(q_landmarks, key, mask, assigned), value)
-
-
-def collect_logits(
-    q_landmarks: Float[Array, "B M H D"],
-    key: Float[Array, "B T H D"],
-    mask: Bool[Array, "B T"] | None,
-    assigned: Int[Array, "B T"] | None,
-) -> Float[Array, "B H M T"]:
-    """Returns the logits of kernel_3, see `collect`."""
-    logits = scaled_logits(q_landmarks, key, mask)
-    if assigned is None:
-        return logits
-    landmark = jnp.arange(logits.shape[2], dtype=jnp.int32)[None, None, :, None]
-    return _assigned_logits(logits, assigned[:, None, None, :], landmark)
+    return softmax_product(scaled_logits(q_landmarks, key, mask), value)
 
 
 def distribute(
@@ -193,9 +187,10 @@ def _assigned_logits(
 class Assignment(NamedTuple):
     """Assigns tokens to landmarks in examples with at most M real keys or queries."""
 
-    of_keys: Int[Array, "B T"] | None  # −1 in other examples; None: no assignment
-    of_queries: Int[Array, "B L"] | None
-    is_exact: Bool[Array, " B"] | None  # True for examples with an assignment
+    of_keys: Int[Array, "B T"] | None = None  # −1 in other examples; None: no assignment
+    of_queries: Int[Array, "B L"] | None = None
+    has_few_keys: Bool[Array, " B"] | None = None  # True for examples with assigned keys
+    is_exact: Bool[Array, " B"] | None = None  # True for examples with an assignment
 
 
 def assign_landmarks(
@@ -213,9 +208,9 @@ def assign_landmarks(
       queries: Ranks of the queries; None without an explicit query mask.
       num_own: Number of tokens with a landmark of their own.
     """
-    of_keys = of_queries = is_exact = None
+    of_keys = of_queries = few_keys = is_exact = None
     if keys is not None:
-        is_exact = keys.counts <= num_landmarks
+        few_keys = is_exact = keys.counts <= num_landmarks
         of_keys = jnp.where(is_exact[:, None], keys.segment_ids(num_landmarks, num_own), -1)
     if queries is not None:
         few_queries = queries.counts <= num_landmarks
@@ -225,7 +220,7 @@ def assign_landmarks(
             few_queries[:, None], queries.segment_ids(num_landmarks, num_own), -1
         )
         is_exact = few_queries if is_exact is None else is_exact | few_queries
-    return Assignment(of_keys, of_queries, is_exact)
+    return Assignment(of_keys, of_queries, few_keys, is_exact)
 
 
 class Landmarks(NamedTuple):

@@ -82,16 +82,9 @@ def collect(
     value: Float[Array, "B T H D"],
     *,
     mask: Bool[Array, "B T"] | None,
-    assigned: Int[Array, "B T"] | None,
 ) -> Float[Array, "B M H D"]:
     """Returns kernel_3 @ value, see `stages.collect`."""
     attends = None if mask is None else mask[:, None]
-    if assigned is not None:
-        landmark = jnp.arange(q_landmarks.shape[1], dtype=jnp.int32)[None, :, None]
-        assigned = assigned[:, None]
-        attends = jnp.where(
-            assigned < 0, True if attends is None else attends, assigned == landmark
-        )
     collected = _attend(q_landmarks, key, value, _bias(attends, q_landmarks, key))
     return collected.astype(accum_dtype(value.dtype))
 

@@ -246,8 +246,8 @@ def test_communication_does_not_depend_on_the_length(masked, backwards):
     edges = 2 * (width // 2) * HEADS * DIM
     # Landmarks of queries and of keys, and the collected values with a maximum and a sum.
     numbers = 3 * landmarks + 2 * num_landmarks * HEADS + edges
-    if masked:  # counts of tokens
-        numbers += devices
+    if masked:  # counts of tokens, and the values of examples with few tokens
+        numbers += devices + landmarks
     if backwards:
         numbers += 3 * landmarks + edges + HEADS * width
 
