@@ -12,9 +12,7 @@ from tests.helpers import (
     HALF,
     REFERENCE,
     assert_close,
-    mask_of_lengths,
     normal,
-    output_and_gradients,
     random_inputs,
 )
 
@@ -28,20 +26,6 @@ def short_chunks(monkeypatch):
 
     yield set_size
     jax.clear_caches()
-
-
-@pytest.mark.parametrize("length", [95, 96])  # three chunks, and with tokens that are left over
-def test_one_example_equals_the_plain_form(rngs, short_chunks, length):
-    tokens = random_inputs(rngs, 1, length, 2, 5)
-    mask = mask_of_lengths([length - 7], length)
-    cotangent = jnp.where(mask[..., None, None], tokens[0], 0)
-    found = []
-    for size in (0, 32):
-        short_chunks(size)
-        attend = functools.partial(nystrom_attention, num_landmarks=7, mask=mask)
-        found.append(output_and_gradients(attend, tokens, None, cotangent))
-    assert_close(found[1][0], found[0][0], REFERENCE, where=mask)
-    assert_close(found[1][1], found[0][1], REFERENCE)
 
 
 def test_vmap_and_forward_mode_agree_with_the_plain_form(rngs, short_chunks):

@@ -1,6 +1,7 @@
 """The contract of every implementation of Nyström attention: it equals plain jnp, forward and gradient.
 
-Plain jnp itself is compared with the paper's formulas and with finite differences, in test_functions.py.
+The masks have rows with padding at the ends, with holes, with few tokens and with none. Plain jnp itself is
+compared with the paper's formulas and with finite differences in test_functions.py. Here it ignores padding.
 """
 
 import contextlib
@@ -11,10 +12,11 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType
 
-from nystromformer_jax import nystrom_attention, sharded_nystrom_attention
+from nystromformer_jax import nystrom_attention, nystrom_factors, sharded_nystrom_attention
 from nystromformer_jax.attention import chunks
 from nystromformer_jax.attention.arguments import Inputs
-from nystromformer_jax.attention.functions import CUDNN, nystrom
+from nystromformer_jax.attention.checks import zero_padding
+from nystromformer_jax.attention.functions import CUDNN, add_convolution, nystrom
 from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.kernels import cudnn
 from nystromformer_jax.training import batch_sharding
@@ -34,6 +36,10 @@ BATCH, LENGTH, HEADS, DIM, M = 4, 302, 2, 32, 16
 
 CASES = {
     "no mask": {},
+    "segments of whole chunks and devices": {"length": 320, "width": 5},
+    "devices without a token": {"length": 21, "masks": 1, "width": 5},
+    "no more positions than landmarks": {"masks": 1, "width": 5, "num_landmarks": 307},
+    "one example": {"batch": 1, "masks": 1},
     "mask": {"masks": 1, "width": 35},
     "two masks": {"masks": 2, "width": 5},
     "two lengths": {"masks": 2, "key_length": 212},
@@ -47,6 +53,7 @@ CASES = {
     "hf": {"masks": 1, "landmark_layout": "hf", "num_landmarks": 2},
     "normalized rows": {"masks": 2, "normalize_rows": True},
     "bfloat16": {"masks": 1, "width": 33, "dtype": jnp.bfloat16},
+    "float16": {"masks": 1, "width": 5, "dtype": jnp.float16},
 }
 READS_PADDING = {"convolution of padding", "hf"}
 # These fall back to jnp, with a warning; see tests/kernels.
@@ -58,18 +65,25 @@ UNSUPPORTED = {
         "mlpen",
         "hf",
         "normalized rows",
+        "float16",
+        "no more positions than landmarks",
     },
-    "cudnn": {"normalized rows"},
+    "cudnn": {"normalized rows", "float16"},  # XLA on a CPU lacks a product of float16
+    "factors": {"convolution of padding"},  # without the convolution
+    "xla": set(),
     "chunks": set(),
     "split": set(),
-    "split, explicit axes": set(),
+    "split, explicit axes": {"one example"},  # two devices share the batch
 }
 FAST = {
     ("pallas_tpu", "mask"),
     ("cudnn", "two masks"),
+    ("factors", "two masks"),
+    ("factors", "normalized rows"),
+    ("xla", "bfloat16"),
     ("chunks", "mask"),
-    ("chunks", "two lengths"),
-    ("split", "ridge"),
+    ("chunks", "one example"),
+    ("split", "devices without a token"),
     ("split", "two lengths"),
     ("split, explicit axes", "mask"),
 }
@@ -79,6 +93,16 @@ def of_cudnn(query, key, value, *, mask, query_mask, conv_kernel, **options):
     """The form for cuDNN, with XLA in its place."""
     inputs = Inputs.create(query, key, value, mask, query_mask, conv_kernel)
     return nystrom(inputs, NystromOptions(**options), CUDNN)
+
+
+def of_factors(query, key, value, *, mask, query_mask, conv_kernel, **options):
+    """The product of the factors and the value."""
+    kernel_1, inverse, kernel_3 = nystrom_factors(
+        query, key, mask=mask, query_mask=query_mask, **options
+    )
+    value = zero_padding(value, mask)
+    output = (kernel_1 @ (inverse @ (kernel_3 @ value.swapaxes(1, 2)))).swapaxes(1, 2)
+    return add_convolution(output.astype(query.dtype), value, conv_kernel)
 
 
 def parameters():
@@ -93,12 +117,13 @@ def test_equals_plain_jnp_whatever_padding_contains(rngs, monkeypatch, request, 
     given = {"num_landmarks": M, **CASES[case]}
     width, dtype = given.pop("width", 0), given.pop("dtype", jnp.float32)
     groups = (HEADS, DIM) if given.pop("per_channel", False) else (HEADS,)
-    key_length, masks = given.pop("key_length", LENGTH), given.pop("masks", 0)
-    tokens = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, key_length=key_length, dtype=dtype)
+    batch, length = given.pop("batch", BATCH), given.pop("length", LENGTH)
+    key_length, masks = given.pop("key_length", length), given.pop("masks", 0)
+    tokens = random_inputs(rngs, batch, length, HEADS, DIM, key_length=key_length, dtype=dtype)
     kernel = normal(next(rngs), (*groups, width)) if width else None
-    mask = masks_of_all_kinds(key_length, M, BATCH) if masks else None
-    query_mask = masks_of_all_kinds(LENGTH, M, BATCH)[::-1] if masks == 2 else None
-    real = (mask if masks == 1 else query_mask) if masks else jnp.ones((BATCH, LENGTH), bool)
+    mask = masks_of_all_kinds(key_length, M, batch) if masks else None
+    query_mask = masks_of_all_kinds(length, M, batch)[::-1] if masks == 2 else None
+    real = (mask if masks == 1 else query_mask) if masks else jnp.ones((batch, length), bool)
     cotangent = jnp.where(real[..., None, None], normal(next(rngs), tokens[0].shape), 0)
     options = {"mask": mask, "query_mask": query_mask, **given}
 
@@ -124,6 +149,10 @@ def test_equals_plain_jnp_whatever_padding_contains(rngs, monkeypatch, request, 
     elif name == "cudnn":
         monkeypatch.setattr(cudnn, "BACKEND", "xla")
         attention = of_cudnn
+    elif name == "factors":
+        attention = of_factors
+    elif name == "xla":
+        attention = functools.partial(nystrom_attention, implementation=name)
     elif name == "chunks":
         monkeypatch.setattr(chunks, "LARGE_BYTES", 0)
         monkeypatch.setattr(chunks, "CHUNK", 64)
@@ -134,14 +163,17 @@ def test_equals_plain_jnp_whatever_padding_contains(rngs, monkeypatch, request, 
         shape, kind = ((2, 4), AxisType.Explicit) if "explicit" in name else ((1, 8), AxisType.Auto)
         mesh = jax.make_mesh(shape, ("data", "sequence"), 2 * (kind,))
         place = lambda x: jax.device_put(x, batch_sharding(mesh, x.shape))
-        tokens, options["mask"], options["query_mask"], cotangent = jax.tree.map(
-            place, (tokens, options["mask"], options["query_mask"], cotangent)
-        )
+        if (
+            kind == AxisType.Explicit
+        ):  # else the arguments are not moved to the mesh before the call
+            tokens, options["mask"], options["query_mask"], cotangent = jax.tree.map(
+                place, (tokens, options["mask"], options["query_mask"], cotangent)
+            )
         attention = functools.partial(sharded_nystrom_attention, mesh=mesh)
-        context = jax.set_mesh(mesh) if kind == AxisType.Explicit else context
+        context = jax.set_mesh(mesh)
     with context:
         actual = output_and_gradients(attention, tokens, kernel, cotangent, **options)
-    half = dtype == jnp.bfloat16
+    half = jnp.dtype(dtype).itemsize == 2
     assert actual[0].dtype == dtype
     assert {gradient.dtype for gradient in actual[1][0]} == {jnp.dtype(dtype)}
     assert jnp.isfinite(actual[0].astype(jnp.float32)).all()

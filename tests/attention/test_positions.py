@@ -5,7 +5,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from nystromformer_jax import rotary_embedding
 from nystromformer_jax.attention.functions import softmax_weights
@@ -49,14 +48,3 @@ def test_default_base_positions_and_leading_axes(rngs):
     np.testing.assert_array_equal(rotated, rotary_embedding(x, jnp.arange(L), base=10_000.0))
     np.testing.assert_array_equal(rotated[1], rotary_embedding(x[1]))
     np.testing.assert_array_equal(rotated[..., 0, :, :], x[..., 0, :, :])
-
-
-@pytest.mark.usefixtures("no_annotations")
-def test_rejects_an_odd_head_dim_and_other_positions():
-    with pytest.raises(ValueError, match=r"even head_dim, got \(2, 13, 3, 5\)"):
-        rotary_embedding(jnp.ones((B, L, H, 5)))
-    with pytest.raises(ValueError, match=r"positions must be \[..., 13\], got \(2, 1\)"):
-        rotary_embedding(jnp.ones((B, L, H, D)), jnp.ones((B, 1), int))
-    for batch in (B, 1):
-        with pytest.raises(ValueError, match=r"leading axes must be 1 or those of x, \(\d,\)"):
-            rotary_embedding(jnp.ones((batch, L, H, D)), jnp.ones((B + 1, L), int))
