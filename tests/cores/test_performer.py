@@ -108,17 +108,13 @@ def test_every_row_is_a_standard_normal_vector(orthogonal, rngs):
     assert np.abs(fourth - 3).max() < 4.5 * (96 / draws) ** 0.5
 
 
-def test_rows_are_orthogonal_in_blocks_with_lengths_of_normal_vectors(rngs):
-    dim, blocks = 7, 600
+def test_rows_are_orthogonal_in_blocks(rngs):
+    dim, blocks = 7, 5
     rows = np.float64(jit_projection(next(rngs), dim * blocks + 3, dim, orthogonal=True))
     for start in range(0, len(rows), dim):
         block = rows[start : start + dim]
         gram = block @ block.T
         assert np.abs(gram - np.diag(np.diag(gram))).max() < 1e-4
-    square = (rows**2).sum(axis=1)
-    assert abs(square.mean() - dim) < 4 * (2 * dim / len(rows)) ** 0.5
-    fourth = 12 * dim**2 + 48 * dim  # central moment of χ² with D degrees, whose variance is 2 D
-    assert abs(square.var() - 2 * dim) < 4 * ((fourth - 4 * dim**2) / len(rows)) ** 0.5
 
 
 @both_kernels

@@ -8,7 +8,8 @@ import pytest
 from flax import nnx
 
 from nystromformer_jax.attention.functions import nystrom_attention
-from nystromformer_jax.cores import make_core
+from nystromformer_jax.cores import CoreFactory, make_core
+from nystromformer_jax.layers.adapters import AttentionFn
 from nystromformer_jax.layers.encoder import (
     Encoder,
     EncoderBlock,
@@ -240,3 +241,78 @@ def test_lifted_transforms_take_a_layer_with_positional_arrays(rngs):
     actual, expected, gradient, expected_gradient = jax.jit(outputs)(variables, x)
     assert_close(actual, expected, REFERENCE)
     assert_close(gradient, expected_gradient, REFERENCE)
+
+
+X, MASK = jnp.ones((BATCH, LENGTH, WIDTH)), jnp.ones((BATCH, LENGTH), bool)
+SOFTMAX = make_core("softmax")
+BLOCK = functools.partial(EncoderBlock, 2, SOFTMAX, 7)
+
+
+class Tensor:
+    """An array of another library."""
+
+    ndim, shape, dtype = 3, (BATCH, LENGTH, WIDTH), "torch.float32"
+
+
+def attention(*arguments, num_heads=2, make=SOFTMAX, out_features=None, **named):
+    layer = MultiHeadAttention(num_heads, make, out_features=out_features)
+    layer.init(jax.random.key(0), *arguments, **named, deterministic=True)
+
+
+def encoder(**options):
+    options = {"make_block": BLOCK, **options}
+    Encoder(1, **options).init(jax.random.key(0), X, deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "named", "word"),
+    [
+        # Inputs of attention.
+        (attention, (X, X, X), {}, "by name"),  # the order of Flax
+        (attention, (X, X), {"inputs_v": X}, "alone"),
+        (attention, (X,), {"inputs_v": X}, "inputs_k"),
+        (attention, (X,), {"inputs_k": X, "inputs_v": X[0]}, "inputs_v"),
+        (attention, (X,), {"inputs_k": X, "inputs_v": X[:, :5]}, r"\(2, 5, 12\)"),
+        (attention, (X, X, MASK), {}, "query_mask"),
+        (attention, (X,), {"inputs_k": X, "mask": MASK}, "query_mask"),
+        (attention, (X, X, MASK[:, None, None]), {}, "padding masks"),
+        (attention, (Tensor(),), {}, r"jnp\.asarray"),
+        # Cores.
+        (attention, (X, X), {"make": make_core("none")}, "inputs_kv=None"),
+        (attention, (X, X[:, :5]), {"make": make_core("reformer")}, "inputs_kv=None"),
+        *((attention, (X,), {"make": make}, "factory") for make in ("nystrom", None, SOFTMAX())),
+        # Sizes and options.
+        (attention, (X,), {"num_heads": 5}, "12 and 5"),
+        (attention, (X,), {"out_features": 0}, "out_features"),
+        (encoder, (), {"make_block": BLOCK()}, "factory"),
+        (encoder, (), {"make_final_norm": nn.LayerNorm()}, "factory"),
+    ],
+)
+def test_rejects_invalid_arguments(no_annotations, call, arguments, named, word):
+    """Single arguments of a wrong rank or size are in tests/bad_input."""
+    with pytest.raises(ValueError, match=word):
+        call(*arguments, **named)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        lambda value: value.mean(axis=1, keepdims=True),
+        lambda value: value.swapaxes(1, 2),
+        lambda value: (value, None),
+    ],
+)
+def test_a_core_must_return_one_array_of_the_shape_of_the_query(output):
+    class Mine(nn.Module):
+        @nn.compact
+        def __call__(self, query, key, value, mask=None, query_mask=None, *, deterministic):
+            return output(value)
+
+    heads = X.reshape(BATCH, LENGTH, 2, -1)
+    function = AttentionFn(CoreFactory(Mine, ()), cross_attention=False)
+    for call in (
+        lambda: SelfAttention(2, Mine).init(jax.random.key(0), X, deterministic=True),
+        lambda: function(heads, heads, heads),
+    ):
+        with pytest.raises(ValueError, match="shape"):
+            call()

@@ -21,17 +21,7 @@ from tests.helpers import (
 )
 
 BATCH, LENGTH, WIDTH = 2, 70, 8
-CORES = {
-    "nystrom": {"num_landmarks": 4, "conv_kernel_size": 3},
-    "softmax": {},
-    "none": {"conv_kernel_size": 3},
-    "reformer": {"chunk_len": 16, "num_hashes": 1},
-}
-
-
-def make_block(name="nystrom", **options):
-    core = make_core(name, **CORES[name])
-    return GatedEmaBlock(2, core, 16, **{"num_states": 3, "max_time_scale": LENGTH, **options})
+NYSTROM = make_core("nystrom", num_landmarks=4, conv_kernel_size=3)
 
 
 def random_tokens(rngs):
@@ -97,7 +87,7 @@ def test_gradients_of_float16_parameters_are_finite_for_long_time_scales(rngs, n
 
 def test_a_block_equals_its_formula(rngs):
     x, mask = random_tokens(rngs)
-    block = make_block()
+    block = GatedEmaBlock(2, NYSTROM, 16, num_states=3, max_time_scale=LENGTH)
     variables = initialised(block, rngs, x, mask)
 
     @jax.jit
@@ -138,7 +128,7 @@ def test_a_block_equals_its_formula(rngs):
 
 def test_dropout_applies_to_the_hidden_state_and_twice_in_the_mlp(rngs):
     x, _ = random_tokens(rngs)
-    block = make_block("none", dropout_rate=0.5)
+    block = GatedEmaBlock(2, NYSTROM, 16, dropout_rate=0.5)
     variables = initialised(block, rngs, x)
     assert dropped_shapes(block, variables, x) == [x.shape, (BATCH, LENGTH, 16), x.shape]
 
@@ -154,3 +144,19 @@ def test_without_states_tokens_mix_by_the_core_alone(rngs):
     differs = (np.asarray(output) != np.asarray(changed)).any(axis=(0, 2))
     assert differs[5]
     assert differs.sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"num_states": -1}, "num_states"),
+        ({"max_time_scale": 1}, "max_time_scale"),
+        ({"ema_normalization": "sum"}, "'variance'"),
+        ({"qkv_features": 7}, "7 and 2"),
+        ({"activation": "gel"}, "'gelu'"),
+    ],
+)
+def test_rejects_invalid_options(no_annotations, options, word):
+    block = GatedEmaBlock(2, NYSTROM, 16, **options)
+    with pytest.raises(ValueError, match=word):
+        block.init(jax.random.key(0), jnp.ones((1, LENGTH, WIDTH)), deterministic=True)

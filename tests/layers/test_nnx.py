@@ -255,3 +255,40 @@ def test_an_ensemble_is_created_and_trained_by_vmap(rngs):
     assert (losses[1:] < losses[:-1]).all()
     assert losses[0, 0] != losses[0, 1]
     assert layer.core.conv_kernel.shape == (2, H, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda p: p | {"extra": {"w": 1.0}}, "unexpected parameters extra/w"),
+        (lambda p: p | {"key": {}}, "lack the parameters key/bias, key/kernel"),
+        (lambda p: p | {"out": p["out"] | {"bias": jnp.ones(5)}}, "out/bias"),
+        (lambda p: p | {"out": p["out"] | {"bias": jnp.ones(E, int)}}, "int32"),
+    ],
+)
+def test_load_linen_names_the_wrong_parameter(change, word):
+    layer = native.SelfAttention(H, E, make_core("softmax"), rngs=nnx.Rngs(0))
+    variables = native.to_linen(layer)
+    with pytest.raises(ValueError, match=word):
+        native.load_linen(layer, {"params": change(variables["params"])})
+    with pytest.raises(ValueError, match='"params"'):
+        native.load_linen(layer, variables["params"])
+
+
+def test_a_source_of_random_numbers_is_no_key(no_annotations):
+    dropout = native.Dropout(0.5, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"nnx\.Rngs\(key\)"):
+        dropout(jnp.ones((1, L, E)), rngs=jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("make", "width", "word"),
+    [
+        (make_core("nystrom"), E - 1, "6 features"),
+        (make_core("linformer"), E, "max_len"),
+        ("nystrom", E, "factory"),
+    ],
+)
+def test_rejects_other_widths_and_invalid_factories(no_annotations, make, width, word):
+    with pytest.raises(ValueError, match=word):
+        native.SelfAttention(H, E, make, rngs=nnx.Rngs(0))(jnp.ones((B, L, width)))

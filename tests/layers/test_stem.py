@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from nystromformer_jax.layers.stem import ConvStem
 from tests.helpers import REFERENCE, assert_close, normal
@@ -42,3 +43,22 @@ def test_dilation_convolves_every_second_token_alone(rngs):
     for start in (0, 1):
         alone = apply(ConvStem((5, 3)), variables, x[:, start::2])
         assert_close(actual[:, start::2], alone, REFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"kernel_sizes": (3, 4)}, "odd"),
+        ({"kernel_sizes": (0,)}, "kernel_sizes"),
+        ({"dilations": (0,)}, "dilations"),
+        ({"dilations": (2, 2)}, "got 2"),
+        ({"activation": "gel"}, "'gelu'"),
+        ({"mask": jnp.ones(LENGTH, bool)}, r"\(2, 23\)"),
+    ],
+)
+def test_rejects_invalid_arguments(no_annotations, options, word):
+    mask = options.get("mask")
+    options = {name: value for name, value in options.items() if name != "mask"}
+    stem = ConvStem(**{"kernel_sizes": (3,), **options})
+    with pytest.raises(ValueError, match=word):
+        stem.init(jax.random.key(0), jnp.ones((BATCH, LENGTH, WIDTH)), mask)
