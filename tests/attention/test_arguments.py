@@ -10,18 +10,17 @@ import pytest
 from nystromformer_jax import (
     approximation_error,
     depthwise_convolution,
-    distribute,
     iterative_pinv,
-    multi_scale_ema,
     nystrom_attention,
     nystrom_factors,
-    rotary_embedding,
     segment_means,
     sharded_nystrom_attention,
     softmax_attention,
 )
-from nystromformer_jax.attention import stages
+from nystromformer_jax.attention import arguments, stages
+from nystromformer_jax.attention.arguments import Inputs
 from nystromformer_jax.attention.dropout import Dropout
+from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.attention.pinv import ridge_pinv
 from tests.helpers import SAME_ARITHMETIC, assert_close, normal, random_inputs
 
@@ -64,6 +63,16 @@ def test_numpy_arrays_are_converted(rngs, no_annotations):
         assert_close(function(*float64), function(*tokens), SAME_ARITHMETIC)
 
 
+@pytest.mark.parametrize(
+    ("layout", "num_landmarks", "is_exact"),
+    [("real", 12, True), ("real", 11, False), ("hf", 12, True), ("hf", 6, False)],
+)
+def test_attention_is_exact_with_as_many_landmarks_as_positions(layout, num_landmarks, is_exact):
+    inputs = Inputs.create(*jnp.ones((3, 2, 12, 3, 4)), None, None, None)
+    options = NystromOptions(num_landmarks=num_landmarks, landmark_layout=layout)
+    assert arguments.is_exact(inputs, options) == is_exact
+
+
 def ones(*shape, dtype=jnp.float32):
     return jnp.ones(shape, dtype)
 
@@ -72,7 +81,7 @@ def drop(rate):
     return Dropout(rate).apply({}, X, deterministic=True)
 
 
-X, STATES = ones(2, 5, 3, 4), ones(2, 4, 7)
+X = ones(2, 5, 3, 4)
 QKV = {"query": X, "key": X, "value": X}
 MESH = jax.make_mesh((2,), ("sequence",), devices=jax.devices()[:2])
 VALID = {
@@ -83,17 +92,7 @@ VALID = {
     segment_means: {"x": X, "num_landmarks": 2},
     iterative_pinv: {"kernel": jnp.eye(3)},
     ridge_pinv: {"kernel": jnp.eye(3)},
-    distribute: {
-        "query": X,
-        "k_landmarks": X[:, :2],
-        "landmark_values": X[:, :2],
-        "landmark_mask": None,
-        "value": X,
-        "conv_kernel": ones(3, 3),
-    },
     depthwise_convolution: {"value": X, "kernel": ones(3, 3)},
-    rotary_embedding: {"x": X},
-    multi_scale_ema: {"x": ones(2, 5, 4), "time_scales": STATES, "weights": STATES, "mesh": MESH},
 }
 ERRORS = [
     # Shapes that do not agree.
@@ -106,13 +105,7 @@ ERRORS = [
     (nystrom_attention, {"query": ones(2, 5, 3, 7)}, "head_dim"),
     (nystrom_attention, {"query": ones(2, 5, 4, 4)}, "multiple"),
     (softmax_attention, {"query": ones(2, 5, 4, 4)}, "multiple"),
-    (distribute, {"value": ones(2, 6, 3, 4)}, r"\(2, 5, 3, 4\)"),
-    (distribute, {"value": None}, "value"),
-    (distribute, {"value": [[1.0]]}, "array"),
     (iterative_pinv, {"kernel": ones(3)}, "matrices"),
-    (multi_scale_ema, {"time_scales": ones(2, 4)}, "states"),
-    (multi_scale_ema, {"weights": ones(2, 4, 5)}, r"\(2, 4, 5\)"),
-    (multi_scale_ema, {"weights": STATES[..., :0], "time_scales": STATES[..., :0]}, "at least one"),
     # Masks of queries and keys.
     (nystrom_attention, {"mask": ones(2, 1, 5, 5, dtype=bool)}, "causal"),
     (nystrom_attention, {"mask": ones(2, 6, dtype=bool)}, r"\(2, 5\)"),
@@ -125,15 +118,9 @@ ERRORS = [
         r"\(1, 2, 5\)",
     ),
     (segment_means, {"mask": ones(2, 7, dtype=bool)}, "mask"),
-    (distribute, {"mask": ones(2, 5, dtype=int)}, "boolean"),
-    (distribute, {"mask": ones(2, 4, dtype=bool)}, r"\(2, 5\)"),
-    (distribute, {"landmark_mask": ones(2, 3, dtype=bool)}, "landmarks with tokens"),
-    (multi_scale_ema, {"mask": ones(5, dtype=bool)}, r"\(2, 5\)"),
     # Types.
     (nystrom_attention, dict.fromkeys(QKV, X.astype(int)), "int32"),
     (nystrom_attention, {"key": X.astype(jnp.float8_e4m3fn)}, r"key\.astype"),
-    (multi_scale_ema, {"x": ones(2, 5, 4, dtype=int)}, "int32"),
-    (multi_scale_ema, {"weights": STATES.astype(int)}, "int32"),
     # Options.
     (nystrom_attention, {"landmark_layout": "mlpn"}, "'mlpen'"),
     (nystrom_attention, {"landmark_layout": "mlpen", "num_landmarks": 3}, "multiple of M = 3"),
@@ -150,13 +137,7 @@ ERRORS = [
     (segment_means, {"layout": "rael"}, "'real'"),
     (sharded_nystrom_attention, {"landmark_layout": "hf", "num_landmarks": 3}, "multiple of M = 3"),
     (sharded_nystrom_attention, {"axis": "length"}, "'sequence'"),
-    (multi_scale_ema, {"axis": "model"}, "'sequence'"),
-    (multi_scale_ema, {"mesh": 3}, "Mesh"),
-    (multi_scale_ema, {"time_scales": STATES.at[0, 1, 2].set(0)}, "positive"),
     (approximation_error, {"conv_kernel": ones(3, 3)}, "conv_kernel"),
-    (rotary_embedding, {"x": ones(2, 5, 3, 7)}, "even"),
-    (rotary_embedding, {"positions": ones(2, 1, dtype=int)}, "positions"),
-    (rotary_embedding, {"positions": ones(3, 5, dtype=int)}, "leading axes"),
     (drop, {"rate": 1.0}, "below 1"),
     (drop, {"rate": -0.1}, "at least 0"),
     # Kernels of the convolution.

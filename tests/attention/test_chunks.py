@@ -1,4 +1,4 @@
-"""Long sequences, whose weights are computed over chunks; test_implementations.py has the contract."""
+"""Long sequences, whose weights are computed over chunks."""
 
 import functools
 
@@ -8,6 +8,7 @@ import pytest
 
 from nystromformer_jax import nystrom_attention
 from nystromformer_jax.attention import chunks
+from tests.attention.contract import assert_equals_plain_jnp, cases_of
 from tests.helpers import (
     HALF,
     REFERENCE,
@@ -26,6 +27,11 @@ def short_chunks(monkeypatch):
 
     yield set_size
     jax.clear_caches()
+
+
+@cases_of("chunks", "mask", "one example")
+def test_chunks_equal_the_plain_form(request, rngs, case):
+    assert_equals_plain_jnp(request, rngs, "chunks", case)
 
 
 def test_vmap_and_forward_mode_agree_with_the_plain_form(rngs, short_chunks):

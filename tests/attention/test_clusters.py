@@ -10,6 +10,7 @@ import pytest
 from nystromformer_jax import approximation_error, nystrom_attention
 from nystromformer_jax.attention.clusters import cluster_landmarks
 from nystromformer_jax.attention.landmarks import LandmarkMeans, TokenRanks, segment_means
+from tests.attention.contract import assert_independent_of_padding_and_batch
 from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,
@@ -31,6 +32,12 @@ def separate_clusters(rngs):
     centers = 20 * normal(next(rngs), (B, M, H, D))
     ids = jax.random.permutation(next(rngs), jnp.arange(L) % M)
     return centers[:, ids] + 0.1 * normal(next(rngs), (B, L, H, D)), ids
+
+
+@pytest.mark.slow_except("between")
+@pytest.mark.parametrize("padding", ["ends", "between"])
+def test_an_example_in_a_padded_batch_equals_the_example_alone(rngs, padding):
+    assert_independent_of_padding_and_batch(rngs, padding, KMEANS)
 
 
 @pytest.mark.slow_except("query")

@@ -158,3 +158,27 @@ def test_constant_time_scales_are_validated_inside_jit(rngs):
     negative = -time_scales
     with pytest.raises(ValueError, match="positive"):
         jax.jit(lambda x: multi_scale_ema(x, negative, weights))(x)
+
+
+ONES = jnp.ones((2, 4, 7))
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"time_scales": jnp.ones((2, 4))}, "states"),
+        ({"weights": jnp.ones((2, 4, 5))}, r"\(2, 4, 5\)"),
+        ({"weights": ONES[..., :0], "time_scales": ONES[..., :0]}, "at least one"),
+        ({"mask": jnp.ones((5,), bool)}, r"\(2, 5\)"),
+        ({"x": jnp.ones((2, 5, 4), int)}, "int32"),
+        ({"weights": ONES.astype(int)}, "int32"),
+        ({"axis": "model"}, "'sequence'"),
+        ({"mesh": 3}, "Mesh"),
+        ({"time_scales": ONES.at[0, 1, 2].set(0)}, "positive"),
+    ],
+)
+def test_rejects_invalid_arguments(no_annotations, changes, word):
+    mesh = jax.make_mesh((1,), ("sequence",), devices=jax.devices()[:1])
+    valid = {"x": jnp.ones((2, 5, 4)), "time_scales": ONES, "weights": ONES, "mesh": mesh}
+    with pytest.raises(ValueError, match=word):
+        multi_scale_ema(**valid | changes)

@@ -7,6 +7,7 @@ import pytest
 from nystromformer_jax.attention import clusters
 from nystromformer_jax.attention.factors import nystrom_attention_rows, nystrom_factors
 from nystromformer_jax.attention.functions import softmax_weights
+from tests.attention.contract import assert_equals_plain_jnp, cases_of
 from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,
@@ -22,6 +23,11 @@ HEADS, DIM = 2, 5
 
 def full_map(factors):
     return factors.kernel_1 @ factors.inverse @ factors.kernel_3
+
+
+@cases_of("factors", "two masks", "normalized rows")
+def test_product_of_the_factors_and_the_value_equals_the_output(request, rngs, case):
+    assert_equals_plain_jnp(request, rngs, "factors", case)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(5, 33), (33, 5)])

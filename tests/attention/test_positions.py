@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from nystromformer_jax import rotary_embedding
 from nystromformer_jax.attention.functions import softmax_weights
@@ -48,3 +49,16 @@ def test_default_base_positions_and_leading_axes(rngs):
     np.testing.assert_array_equal(rotated, rotary_embedding(x, jnp.arange(L), base=10_000.0))
     np.testing.assert_array_equal(rotated[1], rotary_embedding(x[1]))
     np.testing.assert_array_equal(rotated[..., 0, :, :], x[..., 0, :, :])
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"x": jnp.ones((2, 5, 3, 7))}, "even"),
+        ({"positions": jnp.ones((2, 1), int)}, "positions"),
+        ({"positions": jnp.ones((3, 5), int)}, "leading axes"),
+    ],
+)
+def test_rejects_invalid_arguments(no_annotations, changes, word):
+    with pytest.raises(ValueError, match=word):
+        rotary_embedding(**{"x": jnp.ones((2, 5, 3, 4)), **changes})

@@ -15,6 +15,7 @@ from nystromformer_jax.layers.gated_ema import GatedEmaBlock, MultiScaleEma
 from nystromformer_jax.training import MeshConfig, batch_sharding, make_mesh, on_mesh
 from nystromformer_jax.training.collectives import find_collectives
 from nystromformer_jax.training.topology import topology_devices
+from tests.attention.contract import assert_equals_plain_jnp, cases_of
 from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,
@@ -29,6 +30,16 @@ M, BATCH, HEADS, DIM = 7, 8, 2, 5
 
 def mesh_of(data, sequence):
     return make_mesh(MeshConfig(data=data, sequence=sequence))
+
+
+@cases_of("split", "devices without a token", "two lengths", "segments of whole chunks and devices")
+def test_a_split_length_equals_one_device(request, rngs, case):
+    assert_equals_plain_jnp(request, rngs, "split", case)
+
+
+@cases_of("split, explicit axes", "mask")
+def test_a_length_on_an_explicit_axis_equals_one_device(request, rngs, case):
+    assert_equals_plain_jnp(request, rngs, "split, explicit axes", case)
 
 
 @pytest.mark.parametrize("length", [61, 64])

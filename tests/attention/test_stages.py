@@ -1,5 +1,6 @@
 import jax
 import jax.numpy as jnp
+import pytest
 
 from nystromformer_jax.attention import stages
 from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, normal, random_inputs
@@ -80,3 +81,21 @@ def test_rows_and_columns_of_dead_landmarks_are_zero(rngs):
     sums = kernel.sum(axis=-1)
     expected = jnp.broadcast_to(q_landmark_mask[:, None].astype(jnp.float32), sums.shape)
     assert_close(sums, expected, SAME_ARITHMETIC)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"value": jnp.ones((2, 6, 3, 4))}, r"\(2, 5, 3, 4\)"),
+        ({"value": None}, "value"),
+        ({"value": [[1.0]]}, "array"),
+        ({"mask": jnp.ones((2, 5), int)}, "boolean"),
+        ({"mask": jnp.ones((2, 4), bool)}, r"\(2, 5\)"),
+        ({"landmark_mask": jnp.ones((2, 3), bool)}, "landmarks with tokens"),
+    ],
+)
+def test_distribute_rejects_invalid_arguments(no_annotations, changes, word):
+    value = jnp.ones((2, 5, 3, 4))
+    valid = {"landmark_mask": None, "value": value, "conv_kernel": jnp.ones((3, 3))}
+    with pytest.raises(ValueError, match=word):
+        stages.distribute(value, value[:, :2], value[:, :2], **valid | changes)

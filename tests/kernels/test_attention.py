@@ -1,4 +1,4 @@
-"""The TPU kernels in interpret mode at other shapes than in tests/attention/test_implementations.py."""
+"""The TPU kernels in interpret mode."""
 
 import functools
 
@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from nystromformer_jax import nystrom_attention
+from tests.attention.contract import assert_equals_plain_jnp, cases_of
 from tests.helpers import (
     REFERENCE,
     assert_close,
@@ -30,6 +31,11 @@ SHAPES = [
 LONG = [(512, False), (512, True), (4096, True), (16_384, False), (16_384, True)]
 
 
+@cases_of("pallas_tpu", "mask")
+def test_equals_plain_jnp_with_every_option(request, rngs, case):
+    assert_equals_plain_jnp(request, rngs, "pallas_tpu", case)
+
+
 @pytest.mark.slow(minutes=0.5)
 @pytest.mark.parametrize(
     ("shape", "blocks"),
@@ -39,7 +45,7 @@ LONG = [(512, False), (512, True), (4096, True), (16_384, False), (16_384, True)
     ],
     ids=str,
 )
-def test_equals_plain_jnp(rngs, request, shape, blocks):
+def test_equals_plain_jnp_at_other_shapes(rngs, request, shape, blocks):
     request.getfixturevalue(blocks)
     length, heads, dim, num_landmarks, width, masked = shape
     inputs = random_inputs(rngs, 4, length, heads, dim)

@@ -1,4 +1,4 @@
-"""When cuDNN is used, and its precision; tests/attention/test_implementations.py has the contract."""
+"""When cuDNN is used, its result and its precision; XLA computes what cuDNN would."""
 
 import re
 import types
@@ -14,6 +14,7 @@ from nystromformer_jax.attention.arguments import Inputs
 from nystromformer_jax.attention.functions import CUDNN, LOCAL, nystrom
 from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.kernels import choice, cudnn
+from tests.attention.contract import assert_equals_plain_jnp, cases_of
 from tests.helpers import masks_of_all_kinds, random_inputs
 
 LENGTH, HEADS, DIM, M = 62, 2, 8, 6
@@ -28,6 +29,11 @@ def without_cudnn(monkeypatch):
     jax.clear_caches()
     yield
     jax.clear_caches()
+
+
+@cases_of("cudnn", "two masks")
+def test_equals_plain_jnp(request, rngs, case):
+    assert_equals_plain_jnp(request, rngs, "cudnn", case)
 
 
 @pytest.mark.slow(minutes=0.1)

@@ -1,7 +1,8 @@
 """The contract of every implementation of Nyström attention: it equals plain jnp, forward and gradient.
 
 The masks have rows with padding at the ends, with holes, with few tokens and with none. Plain jnp itself is
-compared with the paper's formulas and with finite differences in test_functions.py. Here it ignores padding.
+compared with the paper's formulas and with finite differences in test_functions.py. The tests of each
+implementation are in the file named after its source.
 """
 
 import contextlib
@@ -12,7 +13,13 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType
 
-from nystromformer_jax import nystrom_attention, nystrom_factors, sharded_nystrom_attention
+from nystromformer_jax import (
+    depthwise_convolution,
+    nystrom_attention,
+    nystrom_factors,
+    sharded_nystrom_attention,
+    softmax_attention,
+)
 from nystromformer_jax.attention import chunks
 from nystromformer_jax.attention.arguments import Inputs
 from nystromformer_jax.attention.checks import zero_padding
@@ -25,6 +32,8 @@ from tests.helpers import (
     HALF_GRADIENT,
     REFERENCE,
     assert_close,
+    forward_and_gradients,
+    mask_of_lengths,
     masks_of_all_kinds,
     normal,
     output_and_gradients,
@@ -39,7 +48,7 @@ CASES = {
     "segments of whole chunks and devices": {"length": 320, "width": 5},
     "devices without a token": {"length": 21, "masks": 1, "width": 5},
     "no more positions than landmarks": {"masks": 1, "width": 5, "num_landmarks": 307},
-    "one example": {"batch": 1, "masks": 1},
+    "one example": {"batch": 1, "masks": 1, "length": 320},
     "mask": {"masks": 1, "width": 35},
     "two masks": {"masks": 2, "width": 5},
     "two lengths": {"masks": 2, "key_length": 212},
@@ -75,18 +84,6 @@ UNSUPPORTED = {
     "split": set(),
     "split, explicit axes": {"one example"},  # two devices share the batch
 }
-FAST = {
-    ("pallas_tpu", "mask"),
-    ("cudnn", "two masks"),
-    ("factors", "two masks"),
-    ("factors", "normalized rows"),
-    ("xla", "bfloat16"),
-    ("chunks", "mask"),
-    ("chunks", "one example"),
-    ("split", "devices without a token"),
-    ("split", "two lengths"),
-    ("split, explicit axes", "mask"),
-}
 
 
 def of_cudnn(query, key, value, *, mask, query_mask, conv_kernel, **options):
@@ -105,15 +102,20 @@ def of_factors(query, key, value, *, mask, query_mask, conv_kernel, **options):
     return add_convolution(output.astype(query.dtype), value, conv_kernel)
 
 
-def parameters():
-    for name, unsupported in UNSUPPORTED.items():
-        for case in CASES.keys() - unsupported:
-            marks = () if (name, case) in FAST else pytest.mark.slow(minutes=0.2)
-            yield pytest.param(name, case, id=f"{name}-{case}", marks=marks)
+def cases_of(name, *fast):
+    """Parametrizes a test by `case`: all that the implementation supports; others than `fast` are slow."""
+    return pytest.mark.parametrize(
+        "case",
+        [
+            pytest.param(case, marks=() if case in fast else pytest.mark.slow(minutes=0.2))
+            for case in CASES
+            if case not in UNSUPPORTED[name]
+        ],
+    )
 
 
-@pytest.mark.parametrize(("name", "case"), sorted(parameters(), key=lambda one: one.id))
-def test_equals_plain_jnp_whatever_padding_contains(rngs, monkeypatch, request, name, case):
+def assert_equals_plain_jnp(request, rngs, name, case):
+    """Compares output and gradients; padding contains NaN, and zeros for plain jnp."""
     given = {"num_landmarks": M, **CASES[case]}
     width, dtype = given.pop("width", 0), given.pop("dtype", jnp.float32)
     groups = (HEADS, DIM) if given.pop("per_channel", False) else (HEADS,)
@@ -141,8 +143,9 @@ def test_equals_plain_jnp_whatever_padding_contains(rngs, monkeypatch, request, 
         cotangent,
         **options,
     )
-    tokens = with_padding(jnp.nan, dtype)
-    context = contextlib.nullcontext()
+    tokens, context = with_padding(jnp.nan, dtype), contextlib.nullcontext()
+    monkeypatch = request.getfixturevalue("monkeypatch")
+    attention = functools.partial(nystrom_attention, implementation="xla")
     if name == "pallas_tpu":
         request.getfixturevalue("short_blocks")
         attention = functools.partial(nystrom_attention, implementation=name)
@@ -151,24 +154,22 @@ def test_equals_plain_jnp_whatever_padding_contains(rngs, monkeypatch, request, 
         attention = of_cudnn
     elif name == "factors":
         attention = of_factors
-    elif name == "xla":
-        attention = functools.partial(nystrom_attention, implementation=name)
     elif name == "chunks":
         monkeypatch.setattr(chunks, "LARGE_BYTES", 0)
         monkeypatch.setattr(chunks, "CHUNK", 64)
         jax.clear_caches()
         request.addfinalizer(jax.clear_caches)
-        attention = functools.partial(nystrom_attention, implementation="xla")
-    else:
-        shape, kind = ((2, 4), AxisType.Explicit) if "explicit" in name else ((1, 8), AxisType.Auto)
-        mesh = jax.make_mesh(shape, ("data", "sequence"), 2 * (kind,))
+    elif name == "split":  # the arguments are not moved to the mesh before the call
+        mesh = jax.make_mesh((1, 8), ("data", "sequence"), 2 * (AxisType.Auto,))
+        attention = functools.partial(sharded_nystrom_attention, mesh=mesh)
+        context = jax.set_mesh(mesh)
+    elif name == "split, explicit axes":
+        mesh = jax.make_mesh((2, 4), ("data", "sequence"), 2 * (AxisType.Explicit,))
         place = lambda x: jax.device_put(x, batch_sharding(mesh, x.shape))
-        if (
-            kind == AxisType.Explicit
-        ):  # else the arguments are not moved to the mesh before the call
-            tokens, options["mask"], options["query_mask"], cotangent = jax.tree.map(
-                place, (tokens, options["mask"], options["query_mask"], cotangent)
-            )
+        tokens, options, cotangent = (
+            jax.tree.map(lambda x: place(x) if isinstance(x, jax.Array) else x, tree)
+            for tree in (tokens, options, cotangent)
+        )
         attention = functools.partial(sharded_nystrom_attention, mesh=mesh)
         context = jax.set_mesh(mesh)
     with context:
@@ -179,3 +180,45 @@ def test_equals_plain_jnp_whatever_padding_contains(rngs, monkeypatch, request, 
     assert jnp.isfinite(actual[0].astype(jnp.float32)).all()
     assert_close(actual[0], expected[0], HALF if half else REFERENCE, where=real)
     assert_close(actual[1], expected[1], HALF_GRADIENT if half else REFERENCE)
+
+
+def assert_independent_of_padding_and_batch(rngs, padding, options):
+    """Output and gradients; few tokens get softmax attention, none get zeros.
+
+    Padding between tokens has an effect through the convolution only.
+    """
+    total, at_ends = 89, padding == "ends"
+    kernel = normal(next(rngs), (2, 9)) if at_ends else None
+    places = (
+        11 + jnp.arange(53) if at_ends else jnp.sort(jax.random.permutation(next(rngs), 89)[:53])
+    )
+    attend = functools.partial(nystrom_attention, num_landmarks=7, conv_kernel=kernel, **options)
+    inputs = random_inputs(rngs, 3, 53, 2, 5)
+    weights = normal(next(rngs), inputs[0].shape)
+    real = mask_of_lengths([53, 7, 0], 53)
+
+    def exact(query, key, value):
+        convolved = depthwise_convolution(value, kernel) if at_ends else 0
+        return softmax_attention(query, key, value) + convolved
+
+    def place(x, filler):
+        filled = jnp.where(real[..., None, None], x, filler)
+        return jnp.full((3, total, 2, 5), filler).at[:, places].set(filled)
+
+    mask = jnp.zeros((3, total), bool).at[:, places].set(real)
+    padded = [place(x, jnp.nan) for x in inputs]
+    output, gradients = forward_and_gradients(
+        functools.partial(attend, mask=mask), padded, place(weights, 0.0)
+    )
+    assert jnp.isfinite(output).all()
+    assert (output[2] == 0).all()
+    if options:  # they have an effect
+        assert (
+            output != nystrom_attention(*padded, mask=mask, num_landmarks=7, conv_kernel=kernel)
+        ).any()
+    assert all((jnp.where(mask[..., None, None], 0, gradient) == 0).all() for gradient in gradients)
+    for b, (length, reference) in enumerate(((53, attend), (7, exact))):
+        *alone, cotangent = (x[b : b + 1, :length] for x in (*inputs, weights))
+        expected = forward_and_gradients(reference, alone, cotangent)
+        actual = [x[b : b + 1, places[:length]] for x in (output, *gradients)]
+        assert_close(actual, [expected[0], *expected[1]], REFERENCE)
