@@ -65,7 +65,14 @@ def test_numpy_arrays_are_converted(rngs, no_annotations):
 
 @pytest.mark.parametrize(
     ("layout", "num_landmarks", "is_exact"),
-    [("real", 12, True), ("real", 11, False), ("hf", 12, True), ("hf", 6, False)],
+    [
+        ("real", 13, True),
+        ("real", 12, True),
+        ("real", 11, False),
+        ("hf", 13, False),  # segments would be empty
+        ("hf", 12, True),
+        ("hf", 6, False),
+    ],
 )
 def test_attention_is_exact_with_as_many_landmarks_as_positions(layout, num_landmarks, is_exact):
     inputs = Inputs.create(*jnp.ones((3, 2, 12, 3, 4)), None, None, None)
