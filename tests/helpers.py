@@ -97,9 +97,13 @@ def normal(rng, shape, dtype=float):
     return jax.device_put(numbers.astype(jax.dtypes.canonicalize_dtype(dtype)))
 
 
-def random_variables(rng, module, *inputs, scale=0.5):
-    """Random variables of a module, from NumPy: initialization is traced, and nothing is compiled."""
-    init = functools.partial(module.init, deterministic=True)
+def random_variables(rng, module, *inputs, scale=0.5, deterministic=True):
+    """Random variables of a module, from NumPy: initialization is traced, and nothing is compiled.
+
+    `deterministic` is None for a module without this argument, or with the attribute.
+    """
+    options = {} if deterministic is None else {"deterministic": deterministic}
+    init = functools.partial(module.init, **options)
     random = np.random.default_rng(np.asarray(jax.random.key_data(rng)))
 
     def draw(leaf):
@@ -116,16 +120,32 @@ def random_inputs(rngs, batch, length, heads, dim, key_length=None, dtype=jnp.fl
     )
 
 
-def output_and_gradients(attention, tokens, conv_kernel, cotangent, **options):
-    """Returns the output, and the gradients with respect to query, key and value and to the kernel."""
+def forward_and_gradients(function, inputs, cotangent):
+    """Returns the output, and the gradients of its product with the cotangent, of one program."""
 
     @jax.jit
-    def run(tokens, conv_kernel):
-        attend = lambda tokens, kernel: attention(*tokens, conv_kernel=kernel, **options)
-        output, pull_back = jax.vjp(attend, list(tokens), conv_kernel)
+    def run(inputs, cotangent):
+        output, pull_back = jax.vjp(function, *inputs)
         return output, pull_back(cotangent.astype(output.dtype))
 
-    return run(tokens, conv_kernel)
+    return run(list(inputs), cotangent)
+
+
+def output_and_gradients(attention, tokens, conv_kernel, cotangent, **options):
+    """Returns the output, and the gradients with respect to query, key and value and to the kernel."""
+    attend = lambda tokens, kernel: attention(*tokens, conv_kernel=kernel, **options)
+    return forward_and_gradients(attend, (list(tokens), conv_kernel), cotangent)
+
+
+def assert_same_attention(actual, expected, inputs, mask, gradient=REFERENCE):
+    """Compares two functions of `inputs`, of which the first has the queries: outputs and gradients.
+
+    `mask` is True at real queries.
+    """
+    cotangent = jnp.where(mask[..., None, None], jnp.cos(inputs[0]), 0)
+    one, other = (forward_and_gradients(attend, inputs, cotangent) for attend in (actual, expected))
+    assert_close(one[0], other[0], REFERENCE, where=mask)
+    assert_close(one[1], other[1], gradient)
 
 
 def data_folders():

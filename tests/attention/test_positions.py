@@ -51,12 +51,14 @@ def test_default_base_positions_and_leading_axes(rngs):
     np.testing.assert_array_equal(rotated[..., 0, :, :], x[..., 0, :, :])
 
 
-@pytest.mark.usefixtures("no_annotations")
-def test_rejects_an_odd_head_dim_and_other_positions():
-    with pytest.raises(ValueError, match=r"even head_dim, got \(2, 13, 3, 5\)"):
-        rotary_embedding(jnp.ones((B, L, H, 5)))
-    with pytest.raises(ValueError, match=r"positions must be \[..., 13\], got \(2, 1\)"):
-        rotary_embedding(jnp.ones((B, L, H, D)), jnp.ones((B, 1), int))
-    for batch in (B, 1):
-        with pytest.raises(ValueError, match=r"leading axes must be 1 or those of x, \(\d,\)"):
-            rotary_embedding(jnp.ones((batch, L, H, D)), jnp.ones((B + 1, L), int))
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"x": jnp.ones((2, 5, 3, 7))}, "even"),
+        ({"positions": jnp.ones((2, 1), int)}, "positions"),
+        ({"positions": jnp.ones((3, 5), int)}, "leading axes"),
+    ],
+)
+def test_rejects_invalid_arguments(no_annotations, changes, word):
+    with pytest.raises(ValueError, match=word):
+        rotary_embedding(**{"x": jnp.ones((2, 5, 3, 4)), **changes})

@@ -9,19 +9,19 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from nystromformer_jax.attention.functions import nystrom_attention
 from nystromformer_jax.attention.sequence_parallel import sharded_nystrom_attention
-from nystromformer_jax.cores import NystromAttention, make_core
+from nystromformer_jax.cores import make_core
 from nystromformer_jax.layers.encoder import EncoderBlock, SelfAttention
 from nystromformer_jax.layers.gated_ema import GatedEmaBlock, MultiScaleEma
 from nystromformer_jax.training import MeshConfig, batch_sharding, make_mesh, on_mesh
 from nystromformer_jax.training.collectives import find_collectives
 from nystromformer_jax.training.topology import topology_devices
+from tests.attention.contract import assert_equals_plain_jnp, cases_of
 from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,
     assert_close,
     masks_of_all_kinds,
     normal,
-    output_and_gradients,
     random_inputs,
 )
 
@@ -32,42 +32,16 @@ def mesh_of(data, sequence):
     return make_mesh(MeshConfig(data=data, sequence=sequence))
 
 
-def split_over(mesh, tree):
-    return jax.tree.map(lambda x: jax.device_put(x, batch_sharding(mesh, x.shape)), tree)
-
-
-@pytest.mark.slow_except("True-devices without a token", "True-no more positions than landmarks")
-@pytest.mark.parametrize(
-    ("shape", "length", "num_landmarks", "explicit"),
-    [
-        pytest.param((1, 8), 64, 8, False, id="whole segments on each device"),
-        pytest.param((4, 2), 56, 7, False, id="segments across devices"),
-        pytest.param((2, 4), 61, 7, False, id="a length that devices do not divide"),
-        pytest.param((1, 8), 11, 7, False, id="devices without a token"),
-        pytest.param((2, 4), 64, 8, True, id="whole segments, explicit axes"),
-        pytest.param((2, 4), 64, 67, True, id="no more positions than landmarks"),
-    ],
+@cases_of(
+    "split", "devices without a token", "own landmarks", "segments of whole chunks and devices"
 )
-@pytest.mark.parametrize("masked", [False, True])
-def test_every_mesh_gives_the_result_of_one_device(
-    rngs, shape, length, num_landmarks, explicit, masked
-):
-    """The arguments are not moved to the mesh before the call."""
-    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
-    kernel = normal(next(rngs), (HEADS, 5))
-    mask = masks_of_all_kinds(length, M) if masked else None
-    cotangent = normal(next(rngs), inputs[0].shape)
-    if masked:
-        cotangent = jnp.where(mask[..., None, None], cotangent, 0)
-    options = {"num_landmarks": num_landmarks, "mask": mask}
-    expected = output_and_gradients(nystrom_attention, inputs, kernel, cotangent, **options)
-    kind = AxisType.Explicit if explicit else AxisType.Auto
-    mesh = jax.make_mesh(shape, ("data", "sequence"), 2 * (kind,))
-    attention = functools.partial(sharded_nystrom_attention, mesh=mesh)
-    with jax.set_mesh(mesh):
-        actual = output_and_gradients(attention, inputs, kernel, cotangent, **options)
-    assert_close(actual[0], expected[0], REFERENCE, where=mask)
-    assert_close(actual[1], expected[1], REFERENCE)
+def test_a_split_length_equals_one_device(request, rngs, case):
+    assert_equals_plain_jnp(request, rngs, "split", case)
+
+
+@cases_of("split, explicit axes", "mask")
+def test_a_length_on_an_explicit_axis_equals_one_device(request, rngs, case):
+    assert_equals_plain_jnp(request, rngs, "split, explicit axes", case)
 
 
 @pytest.mark.parametrize("length", [61, 64])
@@ -80,24 +54,14 @@ def test_works_without_implicit_promotion_with_x64(rngs, length):
             assert output.dtype == jnp.float32
 
 
-def test_output_is_sharded_with_and_without_jit(rngs):
-    mesh = mesh_of(2, 4)
-    inputs = split_over(mesh, random_inputs(rngs, BATCH, 64, HEADS, DIM))
-    attention = functools.partial(sharded_nystrom_attention, mesh=mesh, num_landmarks=M)
-    output, compiled = attention(*inputs), jax.jit(attention)(*inputs)
-    assert_close(compiled, output, SAME_ARITHMETIC)
-    for split in (output, compiled):
-        assert {shard.data.shape[1] for shard in split.addressable_shards} == {16}
-
-
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
-def test_a_length_not_divisible_by_the_devices_is_supported(rngs, axis_type):
+@pytest.mark.parametrize(("length", "part"), [(64, 8), (61, 61)])
+def test_output_stays_split_if_the_devices_divide_the_length(rngs, axis_type, length, part):
     mesh = jax.make_mesh((8,), ("sequence",), (axis_type,))
-    inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
-    output = sharded_nystrom_attention(*inputs, mesh=mesh, num_landmarks=M)
-    expected = jax.jit(functools.partial(nystrom_attention, num_landmarks=M))(*inputs)
-    assert_close(output, expected, REFERENCE)
-    assert output.sharding.is_fully_replicated
+    inputs = random_inputs(rngs, 1, length, HEADS, DIM)
+    attention = functools.partial(sharded_nystrom_attention, mesh=mesh, num_landmarks=M)
+    for output in (attention(*inputs), jax.jit(attention)(*inputs)):
+        assert {shard.data.shape[1] for shard in output.addressable_shards} == {part}
 
 
 def test_a_module_is_initialized_with_a_length_on_an_explicit_axis(rngs):
@@ -131,26 +95,6 @@ def test_does_not_split_on_one_device_or_short_lengths(rngs, shape, length, key_
     assert_close(jax.jit(attention)(*inputs), expected, SAME_ARITHMETIC)
 
 
-@pytest.mark.parametrize("layout", ["mlpen", "hf"])
-def test_rejects_what_one_device_rejects(rngs, layout, no_annotations):
-    query, key, value = random_inputs(rngs, 2, 37, 2, 3)
-    with pytest.raises(ValueError, match="L = 37 is not a multiple of M = 6"):
-        sharded_nystrom_attention(
-            query, key, value, mesh=mesh_of(2, 4), num_landmarks=6, landmark_layout=layout
-        )
-
-
-def test_rejects_unsupported_splits(rngs):
-    inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
-    attention = functools.partial(sharded_nystrom_attention, *inputs)
-    with pytest.raises(
-        ValueError, match=r"one of the mesh's axes, \('data', 'sequence'\); got 'length'"
-    ):
-        attention(mesh=mesh_of(1, 8), num_landmarks=M, axis="length")
-    with pytest.raises(ValueError, match=r"num_landmarks \(M\) must be an integer"):
-        attention(mesh=mesh_of(1, 8), num_landmarks=0)
-
-
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_parts_shorter_than_half_the_convolution_are_not_split(rngs, per_channel):
     inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
@@ -158,19 +102,6 @@ def test_parts_shorter_than_half_the_convolution_are_not_split(rngs, per_channel
     options = {"num_landmarks": M, "conv_kernel": normal(next(rngs), (*groups, 19))}
     actual = sharded_nystrom_attention(*inputs, mesh=mesh_of(1, 8), **options)
     assert_close(actual, nystrom_attention(*inputs, **options), SAME_ARITHMETIC)
-
-
-def test_the_core_returns_the_same_under_a_mesh(rngs):
-    mesh, mask = mesh_of(2, 4), masks_of_all_kinds(61, M)
-    inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
-    core, init_rng = NystromAttention(num_landmarks=M, conv_kernel_size=5), next(rngs)
-    params = core.init(init_rng, *inputs, mask, deterministic=True)
-    expected = core.apply(params, *inputs, mask, deterministic=True)
-    with jax.set_mesh(mesh):
-        again = core.init(init_rng, *inputs, mask, deterministic=True)
-        actual = core.apply(params, *inputs, mask, deterministic=True)
-    assert_close(again, params, SAME_ARITHMETIC)
-    assert_close(actual, expected, REFERENCE, where=mask)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +180,7 @@ def test_communication_does_not_depend_on_the_length(masked, backwards):
     if masked:  # counts of tokens, and the values of examples with few tokens
         numbers += devices + landmarks
     if backwards:
-        numbers += 3 * landmarks + edges + HEADS * width
+        numbers += (4 if masked else 3) * landmarks + edges + HEADS * width
 
     received = functools.partial(
         received_bytes,

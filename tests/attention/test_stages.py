@@ -1,8 +1,5 @@
-import functools
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from nystromformer_jax.attention import stages
@@ -74,41 +71,31 @@ def test_distribute_adds_the_convolution_of_real_values(rngs):
     assert_close(output, expected, SAME_ARITHMETIC)
 
 
-def test_rejects_a_convolution_without_a_value(rngs):
-    query, k_landmarks, values = random_inputs(rngs, 1, 11, 2, 3, key_length=5)
-    with pytest.raises(ValueError, match="needs `value`"):
-        distribute(query, k_landmarks, values, landmark_mask=None, conv_kernel=jnp.ones((2, 3)))
+def test_rows_and_columns_of_dead_landmarks_are_zero(rngs):
+    q_landmarks, k_landmarks, _ = random_inputs(rngs, 2, 5, 2, 3)
+    q_landmark_mask = jnp.array([[True, False, True, True, True], [True] * 5])
+    k_landmark_mask = jnp.array([[True, True, True, False, True], [True] * 5])
+    kernel = stages.landmark_kernel(q_landmarks, k_landmarks, q_landmark_mask, k_landmark_mask)
+    assert (kernel[0, :, 1] == 0).all()
+    assert (kernel[0, :, :, 3] == 0).all()
+    sums = kernel.sum(axis=-1)
+    expected = jnp.broadcast_to(q_landmark_mask[:, None].astype(jnp.float32), sums.shape)
+    assert_close(sums, expected, SAME_ARITHMETIC)
 
 
 @pytest.mark.parametrize(
-    ("name", "argument", "message"),
+    ("changes", "word"),
     [
-        ("value", [[1.0]], "value must be a JAX or NumPy array"),
-        ("value", jnp.ones((1, 12, 2, 3)), r"a value of shape \(1, 11, 2, 3\), got \(1, 12"),
-        ("mask", jnp.ones((1, 11), int), "mask must be boolean, True at real values"),
-        ("mask", jnp.ones((1, 12), bool), r"mask must have shape \(1, 11\)"),
+        ({"value": jnp.ones((2, 6, 3, 4))}, r"\(2, 5, 3, 4\)"),
+        ({"value": None}, "value"),
+        ({"value": [[1.0]]}, "array"),
+        ({"mask": jnp.ones((2, 5), int)}, "boolean"),
+        ({"mask": jnp.ones((2, 4), bool)}, r"\(2, 5\)"),
+        ({"landmark_mask": jnp.ones((2, 3), bool)}, "landmarks with tokens"),
     ],
 )
-def test_rejects_invalid_inputs_of_the_convolution(rngs, no_annotations, name, argument, message):
-    query, k_landmarks, values = random_inputs(rngs, 1, 11, 2, 3, key_length=5)
-    arguments = {"value": query, "mask": None, "conv_kernel": jnp.ones((2, 3)), name: argument}
-    with pytest.raises(ValueError, match=message):
-        stages.distribute(query, k_landmarks, values, landmark_mask=None, **arguments)
-
-
-def test_accepts_numpy_arrays(rngs, no_annotations):
-    arrays = random_inputs(rngs, 2, 23, 3, 5, key_length=7)
-    float64 = [np.asarray(x, np.float64) for x in arrays]  # float32 without x64, and no warning
-    for function in (
-        lambda query, *kv: stages.collect(query, *kv, mask=None)[0],
-        functools.partial(stages.distribute, landmark_mask=None),
-    ):
-        assert_close(function(*float64), function(*arrays), SAME_ARITHMETIC)
-
-
-def test_errors_about_the_landmark_mask_name_landmarks(rngs, no_annotations):
-    arguments = random_inputs(rngs, 1, 11, 2, 3, key_length=5)
-    with pytest.raises(
-        ValueError, match=r"landmark_mask must have shape \(1, 5\) .* landmarks with tokens"
-    ):
-        stages.distribute(*arguments, landmark_mask=jnp.ones((1, 4), bool))
+def test_distribute_rejects_invalid_arguments(no_annotations, changes, word):
+    value = jnp.ones((2, 5, 3, 4))
+    valid = {"landmark_mask": None, "value": value, "conv_kernel": jnp.ones((3, 3))}
+    with pytest.raises(ValueError, match=word):
+        stages.distribute(value, value[:, :2], value[:, :2], **valid | changes)

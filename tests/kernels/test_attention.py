@@ -1,4 +1,4 @@
-"""The TPU kernels in interpret mode at other shapes than in tests/attention/test_implementations.py."""
+"""The TPU kernels in interpret mode."""
 
 import functools
 
@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from nystromformer_jax import nystrom_attention
+from tests.attention.contract import assert_equals_plain_jnp, cases_of
 from tests.helpers import (
     REFERENCE,
     assert_close,
@@ -19,48 +20,33 @@ from tests.helpers import (
 
 # Length, heads, their dimension, landmarks, width of the convolution, and whether there is a mask.
 SHAPES = [
-    (300, 4, 32, 16, 35, True),  # a last block that reaches over the end
+    (300, 4, 32, 16, 35, False),  # a last block that reaches over the end
     (300, 2, 32, 32, 0, False),  # half of the lanes
     (20, 2, 64, 16, 5, True),  # a block is longer than all of it
-]
-MORE_SHAPES = [
     (173, 1, 128, 48, 129, True),
     (389, 2, 64, 128, 65, True),
     (389, 2, 64, 128, 65, False),
-    (173, 1, 128, 48, 129, False),
-    (300, 4, 32, 16, 35, False),
 ]
+# The benchmarks' shapes and block lengths, except for the batch and the number of heads.
+LONG = [(512, False), (512, True), (4096, True), (16_384, False), (16_384, True)]
 
 
-@pytest.mark.slow_except("shape0")
-@pytest.mark.parametrize("shape", SHAPES)
-def test_equals_plain_jnp(rngs, short_blocks, shape):
-    assert_same(rngs, shape)
+@cases_of("pallas_tpu", "own landmarks")
+def test_equals_plain_jnp_with_every_option(request, rngs, case):
+    assert_equals_plain_jnp(request, rngs, "pallas_tpu", case)
 
 
 @pytest.mark.slow(minutes=0.5)
-@pytest.mark.parametrize("shape", MORE_SHAPES)
-def test_equals_plain_jnp_at_other_shapes(rngs, short_blocks, shape):
-    assert_same(rngs, shape)
-
-
-# The benchmarks' shapes and block lengths, except for the batch and the number of heads.
-@pytest.mark.slow(minutes=0.3)
 @pytest.mark.parametrize(
-    ("length", "masked"),
+    ("shape", "blocks"),
     [
-        (512, False),
-        pytest.param(512, True, marks=pytest.mark.slow(minutes=0.2)),
-        pytest.param(4096, True, marks=pytest.mark.slow(minutes=0.2)),
-        pytest.param(16_384, False, marks=pytest.mark.slow(minutes=0.3)),
-        pytest.param(16_384, True, marks=pytest.mark.slow(minutes=0.3)),
+        *((shape, "short_blocks") for shape in SHAPES),
+        *(((length, 2, 64, 64, 33, masked), "rngs") for length, masked in LONG),
     ],
+    ids=str,
 )
-def test_equals_plain_jnp_at_long_lengths(rngs, length, masked):
-    assert_same(rngs, (length, 2, 64, 64, 33, masked))
-
-
-def assert_same(rngs, shape):
+def test_equals_plain_jnp_at_other_shapes(rngs, request, shape, blocks):
+    request.getfixturevalue(blocks)
     length, heads, dim, num_landmarks, width, masked = shape
     inputs = random_inputs(rngs, 4, length, heads, dim)
     mask = masks_of_all_kinds(length, num_landmarks, 4) if masked else None

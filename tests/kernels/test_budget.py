@@ -70,33 +70,6 @@ def test_tpu_compiler_accepts_all_supported_shapes(shape):
         assert " conditional(" not in program
 
 
-@pytest.mark.slow(minutes=0.5)
-@pytest.mark.parametrize("query_mask", [False, True])
-def test_plain_jnp_has_no_conditional_on_a_tpu(query_mask):
-    pytest.importorskip("libtpu")
-    tokens = jax.ShapeDtypeStruct((2, 1024, 4, 32), jnp.float32)
-    mask = jax.ShapeDtypeStruct((2, 1024), bool)
-
-    def total(query, key, value, mask):
-        output = nystrom_attention(
-            query,
-            key,
-            value,
-            num_landmarks=64,
-            mask=mask,
-            query_mask=mask if query_mask else None,
-            implementation="xla",
-        )
-        return output.sum()
-
-    gradient = jax.value_and_grad(total, argnums=(0, 1, 2))
-    device = topology_devices("v5e:1x1")[0]
-    compiled = compile_ahead(gradient, (tokens, tokens, tokens, mask), device)
-    program = compiled.run.as_text()
-    assert "tpu_custom_call" not in program
-    assert " conditional(" not in program
-
-
 @pytest.mark.slow(minutes=1)
 def test_flax_projections_copy_tokens_and_ours_do_not():
     pytest.importorskip("libtpu")

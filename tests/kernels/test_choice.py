@@ -1,7 +1,6 @@
 """When and on which devices the kernels are used, and the warning when they are not."""
 
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, NamedSharding, 
 
 from nystromformer_jax import nystrom_attention, sharded_nystrom_attention
 from nystromformer_jax.kernels import choice
-from tests.helpers import REFERENCE, assert_close, random_inputs
+from tests.helpers import REFERENCE, assert_close, output_and_gradients, random_inputs
 
 AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
 
@@ -57,14 +56,22 @@ def tpus(kind="TPU v5 lite", types=(AUTO,), **axes):
 def test_cpu_uses_xla_by_default():
     assert "pallas_call" not in traced()
     assert "pallas_call" not in traced(implementation="xla")
-    assert traced(implementation="pallas_tpu").count("pallas_call") > 0
 
 
-@pytest.mark.parametrize("width", [35, 259])
 @pytest.mark.filterwarnings("error")
-def test_convolution_per_channel_is_supported(width):
-    program = traced(implementation="pallas_tpu", width=width, per_channel=True)
-    assert "pallas_call" in program
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"width": 257},
+        {"width": 259, "per_channel": True},
+        # It concerns a convolution with a mask.
+        {"width": 3, "mask_conv": False},
+        {"masked": True, "mask_conv": False},
+    ],
+)
+def test_supported_arguments_run_the_kernels(options):
+    assert "pallas_call" in traced(implementation="pallas_tpu", **options)
 
 
 @pytest.mark.filterwarnings("error")
@@ -80,61 +87,52 @@ def test_tpus_run_the_kernels_on_their_own_examples():
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("options", "word"),
     [
-        ({"shape": (4, 300, 2, 40)}, "head dimensions of 32, 64, 128, not of 40"),
-        ({"shape": (4, 300, 3, 64)}, "3 heads of 64 channels do not fill registers of 128 lanes"),
-        ({"dtype": jnp.float16}, "float32 and bfloat16, not float16"),
-        ({"num_landmarks": 24}, "a multiple of 16 up to 256, not 24"),
-        ({"num_landmarks": 272}, "a multiple of 16 up to 256, not 272"),
-        ({"width": 259}, "257 wide, not 259"),
-        ({"landmark_layout": "mlpen", "num_landmarks": 100}, "landmark_layout='mlpen'"),
-        ({"landmark_selection": "kmeans"}, "landmark_selection='kmeans'"),
-        ({"mask_conv": False, "width": 3, "masked": True}, "mask_conv=False"),
-        ({"pinv_start": "batch_max"}, "pinv_start='batch_max'"),
-        ({"normalize_rows": True}, "normalize_rows=True"),
+        ({"shape": (4, 300, 2, 40)}, "not of 40"),
+        ({"shape": (4, 300, 3, 64)}, "3 heads of 64 channels"),
+        ({"dtype": jnp.float16}, "not float16"),
+        ({"num_landmarks": 24}, "not 24"),
+        ({"num_landmarks": 272}, "not 272"),
+        ({"width": 259}, "not 259"),
+        ({"landmark_layout": "mlpen", "num_landmarks": 100}, "landmark_layout"),
+        ({"landmark_selection": "kmeans"}, "landmark_selection"),
+        ({"mask_conv": False, "width": 3, "masked": True}, "mask_conv"),
+        ({"pinv_start": "batch_max"}, "pinv_start"),
+        ({"normalize_rows": True}, "normalize_rows"),
     ],
 )
-def test_unsupported_arguments_fall_back_to_xla_with_one_warning(options, reason):
-    with pytest.warns(UserWarning, match=re.escape(reason)):
+def test_unsupported_arguments_fall_back_to_xla_with_one_warning(options, word):
+    with pytest.warns(UserWarning, match=word):
         assert "pallas_call" not in traced(implementation="pallas_tpu", **options)
     assert "pallas_call" not in traced(implementation="pallas_tpu", **options)
 
 
-@pytest.mark.parametrize("options", [{"width": 3}, {"masked": True}])
-def test_an_option_without_effect_does_not_disable_the_kernels(options):
-    """`mask_conv=False` concerns a convolution with a mask."""
-    assert "pallas_call" in traced(implementation="pallas_tpu", mask_conv=False, **options)
-
-
 @pytest.mark.parametrize(
-    ("mesh", "reason"),
+    ("mesh", "word"),
     [
-        (functools.partial(tpus, "TPU v4", data=4), "a TPU v5e or later, not a TPU v4"),
-        (
-            functools.partial(tpus, data=2, model=2, types=(AUTO, AUTO)),
-            "an axis 'model', but they support only the axis 'data'",
-        ),
-        (functools.partial(tpus, data=3), "3 devices do not divide a batch of 4"),
+        (functools.partial(tpus, "TPU v4", data=4), "TPU v4"),
+        (functools.partial(tpus, data=2, model=2, types=(AUTO, AUTO)), "'model'"),
+        (functools.partial(tpus, data=3), "3 devices"),
     ],
 )
-def test_unsupported_devices_fall_back_to_xla(mesh, reason):
-    with pytest.warns(UserWarning, match=re.escape(reason)), mesh():
+def test_unsupported_devices_fall_back_to_xla(mesh, word):
+    with pytest.warns(UserWarning, match=word), mesh():
         assert "pallas_call" not in traced()
 
 
 def test_a_batch_of_any_size_falls_back_to_xla(no_annotations):
     (batch,) = jax.export.symbolic_shape("batch")
-    with pytest.warns(UserWarning, match="they need a fixed batch size"), tpus(data=1):
+    with pytest.warns(UserWarning, match="fixed batch size"), tpus(data=1):
         assert "pallas_call" not in traced((batch, 300, 2, 64))
 
 
-def test_mixed_dtypes_fall_back_to_xla(rngs):
-    query, key, value = random_inputs(rngs, 1, 140, 2, 32)
-    with pytest.warns(UserWarning, match="several dtypes, bfloat16, float32"):
-        nystrom_attention(
-            query, key.astype(jnp.bfloat16), value, num_landmarks=16, implementation="pallas_tpu"
-        )
+def test_mixed_dtypes_fall_back_to_xla():
+    x = jax.ShapeDtypeStruct((1, 140, 2, 32), jnp.float32)
+    half = jax.ShapeDtypeStruct(x.shape, jnp.bfloat16)
+    attend = functools.partial(nystrom_attention, num_landmarks=16, implementation="pallas_tpu")
+    with pytest.warns(UserWarning, match="several dtypes"):
+        jax.eval_shape(attend, x, half, x)
 
 
 def test_shard_map_with_check_vma_falls_back_to_xla():
@@ -156,7 +154,7 @@ def test_shard_map_with_check_vma_falls_back_to_xla():
 
 def test_several_devices_without_a_mesh_fall_back_to_xla(monkeypatch):
     monkeypatch.setattr(choice, "target_device", lambda: ("tpu", "TPU v5 lite"))
-    with pytest.warns(UserWarning, match=re.escape("jax.set_mesh(mesh)")):
+    with pytest.warns(UserWarning, match="jax.set_mesh"):
         assert "pallas_call" not in traced()
 
 
@@ -170,32 +168,26 @@ def test_a_split_length_falls_back_to_xla():
         assert "pallas_call" not in str(jax.make_jaxpr(attend)(tokens, tokens, tokens))
 
 
-@pytest.mark.slow_except("AxisType.Explicit-groups3")
+@pytest.mark.slow_except("AxisType.Explicit-groups1")
 @pytest.mark.parametrize(
-    ("kind", "groups"), [(AUTO, (2,)), (EXPLICIT, (2,)), (AUTO, (2, 32)), (EXPLICIT, (2, 32))]
+    ("kind", "groups"), [(AUTO, (2,)), (EXPLICIT, (2,)), (AUTO, (2, 64)), (EXPLICIT, (2, 64))]
 )
 def test_several_devices_equal_one(rngs, kind, groups):
-    inputs = random_inputs(rngs, 4, 140, 2, 32)
-    mask = jax.random.bernoulli(next(rngs), 0.8, (4, 140))
+    inputs = random_inputs(rngs, 4, 20, 2, 64)
+    mask = jax.random.bernoulli(next(rngs), 0.8, (4, 20)).at[0].set(True)
     kernel = jax.random.normal(next(rngs), (*groups, 5))
 
-    def loss(implementation, query, key, value, kernel):
-        output = nystrom_attention(
-            query,
-            key,
-            value,
-            num_landmarks=16,
-            mask=mask,
-            conv_kernel=kernel,
-            implementation=implementation,
-        )
-        return jnp.where(mask[..., None, None], jnp.sin(output), 0).sum()
-
-    gradient = jax.jit(jax.value_and_grad(loss, argnums=(1, 2, 3, 4)), static_argnums=0)
-    expected = gradient("xla", *inputs, kernel)
+    options = {"num_landmarks": 16, "mask": mask}
+    cotangent = jnp.where(mask[..., None, None], jnp.cos(inputs[0]), 0)
+    one, other = (
+        functools.partial(nystrom_attention, implementation=implementation)
+        for implementation in ("pallas_tpu", "xla")
+    )
+    expected = output_and_gradients(other, inputs, kernel, cotangent, **options)
     mesh = jax.make_mesh((4,), ("data",), (kind,), devices=jax.devices()[:4])
     by_example = NamedSharding(mesh, PartitionSpec("data"))
     with jax.set_mesh(mesh):
-        split = [jax.device_put(x, by_example) for x in inputs]
-        actual = gradient("pallas_tpu", *split, kernel)
-    assert_close(actual, expected, REFERENCE)
+        *split, cotangent = (jax.device_put(x, by_example) for x in (*inputs, cotangent))
+        actual = output_and_gradients(one, split, kernel, cotangent, **options)
+    assert_close(actual[0], expected[0], REFERENCE, where=mask)
+    assert_close(actual[1], expected[1], REFERENCE)

@@ -14,9 +14,8 @@ from tests.helpers import REFERENCE, assert_close, rematerialises
 from tests.language import runs
 from tests.lra.test_tasks import small
 
-STEPS = 20
+STEPS = 3
 NYSTROM = "nystrom,num_landmarks=6,conv_kernel_size=3"
-MESHES = {"data 8": (8, 1), "sequence 8": (1, 8), "2 × 4": (2, 4)}
 
 
 def lra_job(
@@ -92,116 +91,58 @@ def trained(job, batches):
     return losses, jax.device_get(state.params), state
 
 
-@pytest.fixture(scope="module")
-def one_device(tmp_path_factory):
-    """The result of one device, computed once per setting."""
-    known = {}
-
-    def result(make, *arguments, **options):
-        key = (
-            (make, *arguments[1:], *options.items())
-            if make is language_job
-            else (make, *arguments, *options.items())
-        )
-        if key not in known:
-            job, batches = make(*arguments, jax.devices()[:1], {"data": 1}, **options)
-            known[key] = trained(job, batches)
-        return known[key]
-
-    return result
-
-
-def slow_but(mesh, dropout_rate):
-    """Marks every case as slow but one: the mesh that splits both axes, with dropout."""
-    marks = () if (mesh, dropout_rate) == ("2 × 4", 0.1) else pytest.mark.slow(minutes=0.1)
-    data, sequence = MESHES[mesh]
-    return pytest.param(
-        {"data": data, "sequence": sequence},
-        dropout_rate,
-        marks=marks,
-        id=f"{mesh}, dropout {dropout_rate}",
-    )
-
-
-CASES = [slow_but(mesh, dropout_rate) for mesh in MESHES for dropout_rate in (0.0, 0.1)]
-
-
-@pytest.mark.parametrize(("mesh", "dropout_rate"), CASES)
-@pytest.mark.parametrize(
-    "name", ["listops", pytest.param("retrieval", marks=pytest.mark.slow(minutes=0.1))]
-)
-def test_tasks_train_equally_on_every_mesh(one_device, name, mesh, dropout_rate):
-    losses, params, _ = one_device(lra_job, name, dropout_rate=dropout_rate)
-    own_losses, own_params, _ = trained(*lra_job(name, None, mesh, dropout_rate=dropout_rate))
+def assert_equals_one_device(make, *arguments, mesh, on_mesh=None, **options):
+    """Compares losses and parameters after all steps, and returns the state on the mesh."""
+    losses, params, _ = trained(*make(*arguments, jax.devices()[:1], {"data": 1}, **options))
+    own = make(*arguments, None, mesh, **options, **(on_mesh or {}))
+    own_losses, own_params, state = trained(*own)
     assert_close(own_losses, losses, REFERENCE)
     assert_close(own_params, params, REFERENCE)
+    return state
 
 
-@pytest.mark.slow(minutes=0.2)
-@pytest.mark.parametrize(
-    "name", ["listops", pytest.param("retrieval", marks=pytest.mark.slow(minutes=0.1))]
-)
-def test_convolutions_and_ends_pooling_train_equally_with_a_split_length(one_device, name):
-    """The stem, one kernel per channel, and the last real token, whichever device holds it."""
-    options = {
-        # Wider than a head's channels, narrower than twice a device's part of the length.
-        "argument": "nystrom,num_landmarks=6,conv_kernel_size=11,conv_groups=channel",
-        "model": (("stem", (5, 3)), ("stem_dilations", (1, 4)), ("pooling", "ends")),
-    }
-    losses, params, _ = one_device(lra_job, name, **options)
-    mesh = {"data": 2, "sequence": 4}
-    own_losses, own_params, _ = trained(*lra_job(name, None, mesh, **options))
-    assert_close(own_losses, losses, REFERENCE)
-    assert_close(own_params, params, REFERENCE)
+SPLIT = {"data": 2, "sequence": 4}
+DROPOUT = {"dropout_rate": 0.1}
+CONVOLUTIONS = {
+    # Wider than a head's channels, narrower than twice a device's part of the length.
+    "argument": "nystrom,num_landmarks=6,conv_kernel_size=11,conv_groups=channel",
+    "model": (("stem", (5, 3)), ("stem_dilations", (1, 4)), ("pooling", "ends")),
+}
+AVERAGES = {"model": (("block", "gated_ema"), ("positions", "none"), ("ema_states", 3))}
+TRAINED = {
+    "data": ("listops", {"data": 8}, DROPOUT),
+    "sequence": ("listops", {"sequence": 8}, DROPOUT),
+    "data and sequence": ("listops", SPLIT, {}),
+    "data and sequence, dropout": ("listops", SPLIT, DROPOUT),
+    "pairs": ("retrieval", SPLIT, DROPOUT),
+    # The stem, one kernel per channel, and the last real token, whichever device holds it.
+    "convolutions and ends": ("listops", SPLIT, CONVOLUTIONS),
+    "convolutions and ends of pairs": ("retrieval", SPLIT, CONVOLUTIONS),
+    "moving averages": ("listops", SPLIT, AVERAGES),
+    "softmax, split by the compiler": ("listops", SPLIT, {"argument": "softmax"}),
+    # On one device the batch of 8 has parts of 2, which 8 devices cannot split.
+    "parts of fewer examples than devices": ("listops", {"data": 8}, {"accumulation": 4}),
+}
 
 
-@pytest.mark.slow(minutes=0.1)
-def test_moving_averages_train_equally_with_a_split_length(one_device):
-    options = {"model": (("block", "gated_ema"), ("positions", "none"), ("ema_states", 3))}
-    losses, params, _ = one_device(lra_job, "listops", **options)
-    mesh = {"data": 2, "sequence": 4}
-    own_losses, own_params, _ = trained(*lra_job("listops", None, mesh, **options))
-    assert_close(own_losses, losses, REFERENCE)
-    assert_close(own_params, params, REFERENCE)
+@pytest.mark.slow_except("data and sequence, dropout")
+@pytest.mark.parametrize("case", TRAINED)
+def test_tasks_train_equally_on_every_mesh(case):
+    name, mesh, options = TRAINED[case]
+    assert_equals_one_device(lra_job, name, mesh=mesh, **options)
 
 
 @pytest.mark.slow(minutes=0.3)
-@pytest.mark.parametrize(("mesh", "dropout_rate"), CASES)
-def test_pretraining_is_equal_on_every_mesh(one_device, tmp_path, mesh, dropout_rate):
-    losses, params, _ = one_device(language_job, tmp_path, dropout_rate=dropout_rate)
-    job, batches = language_job(tmp_path, None, mesh, dropout_rate)
-    own_losses, own_params, _ = trained(job, batches)
-    assert_close(own_losses, losses, REFERENCE)
-    assert_close(own_params, params, REFERENCE)
-
-
-@pytest.mark.slow(minutes=0.1)
-def test_softmax_attention_is_split_by_the_compiler(one_device):
-    losses, params, _ = one_device(lra_job, "listops", argument="softmax")
-    mesh = {"data": 2, "sequence": 4}
-    own_losses, own_params, _ = trained(*lra_job("listops", None, mesh, argument="softmax"))
-    assert_close(own_losses, losses, REFERENCE)
-    assert_close(own_params, params, REFERENCE)
-
-
-def test_parts_of_fewer_examples_than_devices_train_equally(one_device):
-    """On one device the batch of 8 has parts of 2, which 8 devices cannot split."""
-    losses, params, _ = one_device(lra_job, "listops", accumulation=4)
-    own_losses, own_params, _ = trained(*lra_job("listops", None, {"data": 8}, accumulation=4))
-    assert_close(own_losses, losses, REFERENCE)
-    assert_close(own_params, params, REFERENCE)
+@pytest.mark.parametrize("mesh", [{"data": 8}, {"sequence": 8}, SPLIT], ids=str)
+def test_pretraining_is_equal_on_every_mesh(tmp_path, mesh):
+    assert_equals_one_device(language_job, tmp_path, mesh=mesh, **DROPOUT)
 
 
 @pytest.mark.slow(minutes=0.3)
-def test_accumulation_remat_and_sharded_parameters_work_together(one_device):
+def test_accumulation_remat_and_sharded_parameters_work_together():
     """Also with dropout, because each part has the same examples as on one device."""
-    options = {"dropout_rate": 0.1, "accumulation": 2}
-    losses, params, _ = one_device(lra_job, "retrieval", **options)
-    mesh = {"data": 2, "sequence": 4, "shard_params": True}
-    job, batches = lra_job("retrieval", None, mesh, remat=True, **options)
-    own_losses, own_params, state = trained(job, batches)
-    assert_close(own_losses, losses, REFERENCE)
-    assert_close(own_params, params, REFERENCE)
+    options = {"mesh": {**SPLIT, "shard_params": True}, "on_mesh": {"remat": True}}
+    state = assert_equals_one_device(lra_job, "retrieval", accumulation=2, **options, **DROPOUT)
     kernel = state.params["sequence_encoder"]["token_embedding"]["embedding"]
     moment = state.opt_state[0].mu["sequence_encoder"]["token_embedding"]["embedding"]
     for leaf in (kernel, moment):
@@ -209,14 +150,10 @@ def test_accumulation_remat_and_sharded_parameters_work_together(one_device):
 
 
 @pytest.mark.slow(minutes=0.3)
-def test_muon_with_sharded_parameters_equals_one_device(one_device):
+def test_muon_with_sharded_parameters_equals_one_device():
     """Muon stacks kernels of one size, which may be sharded differently than the kernels."""
-    fast = {"argument": f"{NYSTROM},recipe=fast"}
-    losses, params, _ = one_device(lra_job, "text", **fast)
-    mesh = {"data": 2, "sequence": 4, "shard_params": True}
-    own_losses, own_params, state = trained(*lra_job("text", None, mesh, **fast))
-    assert_close(own_losses, losses, REFERENCE)
-    assert_close(own_params, params, REFERENCE)
+    mesh = {**SPLIT, "shard_params": True}
+    state = assert_equals_one_device(lra_job, "text", mesh=mesh, argument=f"{NYSTROM},recipe=fast")
     moments = jax.tree.leaves(state.opt_state)
     assert any(leaf.ndim == 3 and not leaf.sharding.is_fully_replicated for leaf in moments)
 

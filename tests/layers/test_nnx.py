@@ -43,13 +43,24 @@ def as_function(module):
     return apply
 
 
-@pytest.mark.slow_except("nystrom")
+# Besides the defaults, which all other cores have.
+BLOCK_OPTIONS = {
+    "softmax": {
+        "norm": "post",
+        "activation": "relu",
+        "qkv_features": 10,
+        "attention_bias": False,
+        "layer_norm_epsilon": 0.1,
+    }
+}
+
+
+@pytest.mark.slow_except("nystrom", "softmax")
 @pytest.mark.parametrize("name", CORES)
 def test_a_block_with_any_core_equals_linen_forward_and_gradient(name, rngs):
-    make = make_core(name, **OPTIONS[name])
-    norm = "post" if name == "softmax" else "pre"
-    linen = EncoderBlock(H, make, F, norm=norm)
-    block = native.EncoderBlock(H, E, make, F, norm=norm, rngs=nnx.Rngs(0))
+    make, options = make_core(name, **OPTIONS[name]), BLOCK_OPTIONS.get(name, {})
+    linen = EncoderBlock(H, make, F, **options)
+    block = native.EncoderBlock(H, E, make, F, **options, rngs=nnx.Rngs(0))
     x = normal(next(rngs), (B, L, E))
     variables = random_variables(linen, x)
 
@@ -70,22 +81,6 @@ def test_a_block_with_any_core_equals_linen_forward_and_gradient(name, rngs):
     assert_close(native.to_linen(block), variables, SAME_ARITHMETIC)
 
 
-def test_a_block_with_other_options_equals_linen(rngs):
-    make = make_core("softmax")
-    options = {"activation": "relu", "qkv_features": 10, "attention_bias": False}
-    options["layer_norm_epsilon"] = 0.1
-    linen = EncoderBlock(H, make, F, **options)
-    block = native.EncoderBlock(H, E, make, F, **options, rngs=nnx.Rngs(0))
-    x = normal(next(rngs), (B, L, E))
-    variables = random_variables(linen, x)
-
-    @jax.jit
-    def both(variables, x):
-        return as_function(block)(variables, x), linen.apply(variables, x, deterministic=True)
-
-    assert_close(*both(variables, x), SAME_ARITHMETIC)
-
-
 def test_a_block_in_half_precision_on_a_float32_stream_equals_linen(rngs):
     """Layer norms read the stream in float32; rounded first, tokens with a large mean would be equal."""
     make, options = make_core("softmax"), {"dtype": jnp.bfloat16}
@@ -99,28 +94,20 @@ def test_a_block_in_half_precision_on_a_float32_stream_equals_linen(rngs):
     assert_close(actual - 100, expected - 100, HALF)
 
 
-def test_a_block_passes_its_rates_and_dtype_to_its_layers():
-    options = {"dropout_rate": 0.3, "hidden_dropout_rate": 0.2, "dtype": jnp.bfloat16}
-    block = native.EncoderBlock(H, E, make_core("softmax"), F, **options, rngs=nnx.Rngs(0))
+def test_a_block_passes_its_options_to_its_layers():
+    rates = {"dropout_rate": 0.3, "hidden_dropout_rate": 0.2}
+    options = {"dtype": jnp.float16, "param_dtype": jnp.bfloat16, "precision": "highest"}
+    options["kernel_init"] = nnx.initializers.constant(2.0)
+    options["bias_init"] = nnx.initializers.constant(3.0)
+    block = native.EncoderBlock(H, E, make_core("softmax"), F, **rates, **options, rngs=nnx.Rngs(0))
     assert block.attention_dropout.rate == block.mlp.output_dropout.rate == 0.3
     assert block.mlp.hidden_dropout.rate == 0.2
-    assert block.attention.query.dtype == block.attention.out.dtype == jnp.bfloat16
-
-
-def test_a_block_passes_its_initializers_precision_and_dtypes_to_its_layers():
-    options = {
-        "kernel_init": nnx.initializers.constant(2.0),
-        "bias_init": nnx.initializers.constant(3.0),
-        "precision": "highest",
-        "param_dtype": jnp.bfloat16,
-    }
-    block = native.EncoderBlock(H, E, make_core("softmax"), F, **options, rngs=nnx.Rngs(0))
     layers = [module for _, module in nnx.iter_modules(block) if isinstance(module, nnx.Linear)]
     assert len(layers) == 6
     for layer in layers:
         assert (layer.kernel[...] == 2).all()
         assert (layer.bias[...] == 3).all()
-        assert layer.precision == "highest"
+        assert (layer.precision, layer.dtype) == ("highest", jnp.float16)
     params = jax.tree.leaves(nnx.state(block, nnx.Param))
     assert {leaf.dtype for leaf in params} == {jnp.dtype("bfloat16")}
 
@@ -206,6 +193,18 @@ def test_dropout_follows_the_mode_and_the_arguments_of_a_call(rngs):
         assert_close(output, still, REFERENCE)
     block.train()
     assert not block.attention.core.deterministic
+    assert "deterministic" in nnx.view_info(block)
+    assert nnx.view(block, deterministic=True).attention.core.deterministic
+
+
+def test_shapes_of_the_parameters_of_a_core_need_no_input():
+    for name, options, shape in (
+        ("linformer", {"max_len": 11}, (H, 256, 11)),
+        ("nystrom", {"landmark_layout": "hf", "conv_kernel_size": 3}, (H, 3)),
+    ):
+        layer = native.SelfAttention(H, E, make_core(name, **options), rngs=nnx.Rngs(0))
+        (parameter,) = jax.tree.leaves(nnx.state(layer.core, nnx.Param))
+        assert parameter.shape == shape
 
 
 def test_only_layers_that_draw_have_random_state():
@@ -258,57 +257,38 @@ def test_an_ensemble_is_created_and_trained_by_vmap(rngs):
     assert layer.core.conv_kernel.shape == (2, H, 3)
 
 
-def test_the_mode_is_an_option_of_nnx_view(rngs):
-    block = native.EncoderBlock(H, E, make_core("softmax"), 7, dropout_rate=0.5, rngs=nnx.Rngs(0))
-    assert "deterministic" in nnx.view_info(block)
-    x = normal(next(rngs), (B, L, E))
-    silent = nnx.view(block, deterministic=True)
-    assert_close(silent(x), block(x, deterministic=True), SAME_ARITHMETIC)
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda p: p | {"extra": {"w": 1.0}}, "unexpected parameters extra/w"),
+        (lambda p: p | {"key": {}}, "lack the parameters key/bias, key/kernel"),
+        (lambda p: p | {"out": p["out"] | {"bias": jnp.ones(5)}}, "out/bias"),
+        (lambda p: p | {"out": p["out"] | {"bias": jnp.ones(E, int)}}, "int32"),
+    ],
+)
+def test_load_linen_names_the_wrong_parameter(change, word):
+    layer = native.SelfAttention(H, E, make_core("softmax"), rngs=nnx.Rngs(0))
+    variables = native.to_linen(layer)
+    with pytest.raises(ValueError, match=word):
+        native.load_linen(layer, {"params": change(variables["params"])})
+    with pytest.raises(ValueError, match='"params"'):
+        native.load_linen(layer, variables["params"])
 
 
-class TestErrors:
-    @staticmethod
-    def layer(name="nystrom", **options):
-        return native.SelfAttention(H, E, make_core(name, **options), rngs=nnx.Rngs(0))
+def test_a_source_of_random_numbers_is_no_key(no_annotations):
+    dropout = native.Dropout(0.5, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"nnx\.Rngs\(key\)"):
+        dropout(jnp.ones((1, L, E)), rngs=jax.random.key(0))
 
-    @pytest.mark.parametrize(
-        ("change", "sentence"),
-        [
-            (lambda p: p | {"extra": {"w": 1.0}}, r"have unexpected parameters extra/w\."),
-            (lambda p: p | {"key": {}}, r"lack the parameters key/bias, key/kernel\."),
-            (
-                lambda p: p | {"out": p["out"] | {"bias": jnp.ones(5)}},
-                r"out/bias must have shape \(6,\), got \(5,\)\.",
-            ),
-            (
-                lambda p: p | {"out": p["out"] | {"bias": jnp.ones(6, int)}},
-                r"out/bias must have a float dtype, got int32\.",
-            ),
-        ],
-    )
-    def test_load_linen_names_the_wrong_parameter(self, change, sentence):
-        layer = self.layer()
-        variables = native.to_linen(layer)
-        with pytest.raises(ValueError, match=sentence):
-            native.load_linen(layer, {"params": change(variables["params"])})
-        with pytest.raises(ValueError, match=r'the collection "params", got \[.*\'value\'\]'):
-            native.load_linen(layer, variables["params"])
 
-    def test_sizes_must_be_known_at_construction(self):
-        with pytest.raises(ValueError, match=r"LinformerAttention depend on the length.*max_len"):
-            self.layer("linformer")
-        assert self.layer("linformer", max_len=11).core.projection.shape == (H, 256, 11)
-        assert self.layer(landmark_layout="hf", conv_kernel_size=3).core.conv_kernel.shape == (H, 3)
-
-    def test_rejects_an_input_of_another_width(self):
-        with pytest.raises(ValueError, match=r"input of 'query' must have 6 features.* got 5"):
-            self.layer()(jnp.ones((1, L, 5)))
-
-    def test_rejects_a_key_as_source_of_keys(self, no_annotations):
-        dropout = native.Dropout(0.5, rngs=nnx.Rngs(0))
-        with pytest.raises(ValueError, match=r"got a key: pass nnx\.Rngs\(key\)"):
-            dropout(jnp.ones((1, L, E)), rngs=jax.random.key(0))
-
-    def test_rejects_an_invalid_factory(self, no_annotations):
-        with pytest.raises(ValueError, match="make_core must be a factory of cores"):
-            native.SelfAttention(H, E, "nystrom", rngs=nnx.Rngs(0))
+@pytest.mark.parametrize(
+    ("make", "width", "word"),
+    [
+        (make_core("nystrom"), E - 1, "6 features"),
+        (make_core("linformer"), E, "max_len"),
+        ("nystrom", E, "factory"),
+    ],
+)
+def test_rejects_other_widths_and_invalid_factories(no_annotations, make, width, word):
+    with pytest.raises(ValueError, match=word):
+        native.SelfAttention(H, E, make, rngs=nnx.Rngs(0))(jnp.ones((B, L, width)))
