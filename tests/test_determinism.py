@@ -3,8 +3,6 @@
 Runs of one seed share nothing but the machine: each prepares its data anew, in a cache of its own.
 """
 
-import importlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +18,7 @@ from nystromformer_jax.training.pipeline import training_batches
 from tests.language import runs
 from tests.language.files import fakes as files
 from tests.language.glue import fakes as glue_fakes
+from tests.lra import test_tasks
 from tests.lra.data import fakes
 from tests.programs import finish, start
 
@@ -27,23 +26,6 @@ NYSTROM = "nystrom,num_landmarks=4,conv_kernel_size=3"
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
 # One argument for each source of randomness: hashes, features, dropout.
 SAMPLING = ("reformer,chunk_len=8,num_hashes=2", "performer,num_features=8,redraw=True", "softmax")
-SMALL = {
-    "model": {"num_layers": 1, "embed_dim": 8, "head_dim": 4, "mlp_dim": 8},
-    "optimizer": {"warmup_steps": 2, "learning_rate": 1e-2},
-    "train": {"total_steps": 4, "batch_size": 8, "accumulation": 1},
-    "eval": {"every_steps": 4, "batch_size": 8},
-    "log": {"every_steps": 1, "events": False},
-    "checkpoint": {"every_steps": 4},
-}
-
-
-def write_pairs(folder):
-    texts = ["a café in Zürich", "landmarks " * 5, "segments of real tokens"]
-    folder.mkdir()
-    for split in ("train", "eval", "test"):
-        rows = [(n % 3, n // 3 % 3) for n in range(17)]
-        lines = [f"{float(i == j)}\t{i}\t{j}\t{texts[i]}\t{texts[j]}\n" for i, j in rows]
-        (folder / f"new_aan_pairs.{split}.tsv").write_text("".join(lines), encoding="utf-8")
 
 
 def source(task, folder):
@@ -53,7 +35,7 @@ def source(task, folder):
     elif task == "image":
         fakes.write_folder(folder / "cifar-10-batches-bin", fakes.batches())
     elif task == "retrieval":
-        write_pairs(folder / "tsv_data")
+        test_tasks.write_pairs(folder / "tsv_data", 17)
     else:
         return {"workers": 1}
     return {"dir": str(folder)}
@@ -70,14 +52,11 @@ def load(config):
 
 def small(task, argument=NYSTROM, *, seed=0, **values):
     """A config of `configs/` on 17 examples of 37 tokens; images keep their size."""
-    config = importlib.import_module(f"configs.{task}").get_config(argument)
-    for section, changes in SMALL.items():
-        config[section].update(changes)
-    config.data.update(examples=17, **values)
-    if not task.startswith("path"):
-        config.data.update(max_len=37, padded_len=0)
-    config.train.seed = seed
-    return config.to_dict()
+    lengths = {} if task.startswith("path") else {"max_len": 37, "padded_len": 0}
+    config = test_tasks.small(task, argument, examples=17, **lengths, **values)
+    config["train"] |= {"total_steps": 4, "seed": seed}
+    config["optimizer"]["learning_rate"] = 1e-2
+    return config
 
 
 def lra_run(task, argument, folder, monkeypatch, **options):
