@@ -36,7 +36,7 @@ LRA = Case(
 )
 CASES = {
     "lra": LRA,
-    "plan": LRA._replace(program="run_plan", last="--nolargest_batch", examples=EXAMPLES // 4),
+    "plan": LRA._replace(program="run_plan", last="--nolargest_batch", examples=EXAMPLES // 2),
     "pretrain": Case(
         "run_pretrain",
         "pretrain",
