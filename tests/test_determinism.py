@@ -20,9 +20,9 @@ from tests.language.files import fakes as files
 from tests.language.glue import fakes as glue_fakes
 from tests.lra import test_tasks
 from tests.lra.data import fakes
+from tests.lra.small import NYSTROM, random_params, small_config
 from tests.programs import finish, start
 
-NYSTROM = "nystrom,num_landmarks=4,conv_kernel_size=3"
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
 # One argument for each source of randomness: hashes, features, dropout.
 SAMPLING = ("reformer,chunk_len=8,num_hashes=2", "performer,num_features=8,redraw=True", "softmax")
@@ -50,13 +50,13 @@ def load(config):
     return data.load(config)
 
 
-def small(task, argument=NYSTROM, *, seed=0, **values):
+def small(task, argument=NYSTROM, *, seed=0, **sources):
     """A config of `configs/` on 17 examples of 37 tokens; images keep their size."""
-    lengths = {} if task.startswith("path") else {"max_len": 37, "padded_len": 0}
-    config = test_tasks.small(task, argument, examples=17, **lengths, **values)
-    config["train"] |= {"total_steps": 4, "seed": seed}
-    config["optimizer"]["learning_rate"] = 1e-2
-    return config
+    values = {"data__examples": 17, "train__total_steps": 4, "train__seed": seed}
+    values |= {f"data__{key}": value for key, value in sources.items()}
+    if not task.startswith("path"):
+        values |= {"data__max_len": 37, "data__padded_len": 0}
+    return small_config(task, argument, optimizer__learning_rate=1e-2, **values)
 
 
 def lra_run(task, argument, folder, monkeypatch, **options):
@@ -115,11 +115,9 @@ def test_another_seed_changes_order_hashes_and_features():
 def loss_of(argument, seed):
     """The loss of a model with the same parameters, on the same batch."""
     run = train.prepare(small("listops", argument, seed=seed))
-    random = np.random.default_rng(0)
-    shapes = jax.eval_shape(train.make_params(run))
-    params = jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape), "f"), shapes)
+    params = random_params(run, scale=1.0)
     batch = {
-        "inputs": jnp.asarray(random.integers(1, 16, (8, 37), np.int32)),
+        "inputs": jnp.asarray(np.random.default_rng(0).integers(1, 16, (8, 37), np.int32)),
         "mask": jnp.ones((8, 37), bool),
         "labels": jnp.zeros(8, jnp.int32),
         "weights": jnp.ones(8),

@@ -1,6 +1,5 @@
 """Every task from its files or generator to the result of a short training."""
 
-import importlib
 import logging
 
 import jax
@@ -11,23 +10,12 @@ import pytest
 from lra import data, train
 from nystromformer_jax import training
 from nystromformer_jax.training import Workdir
-
-SMALL = {
-    "model": {"num_layers": 1, "embed_dim": 8, "head_dim": 4, "mlp_dim": 8},
-    "optimizer": {"warmup_steps": 2},
-    "train": {"total_steps": 3, "batch_size": 8, "accumulation": 1},
-    "eval": {"every_steps": 3},
-    "log": {"every_steps": 1, "events": False},
-    "checkpoint": {"every_steps": 3},
-}
+from tests.lra.small import NYSTROM, random_params, small_config
 
 
-def small(name, argument="nystrom,num_landmarks=4,conv_kernel_size=3", **values):
-    """A config of `configs/`, made small; `values` belong to its `data` section."""
-    config = importlib.import_module(f"configs.{name}").get_config(argument)
-    for section, changes in {**SMALL, "data": values}.items():
-        config[section].update(changes)
-    return config.to_dict()
+def small(task, argument=NYSTROM, **values):
+    """A small config; `values` belong to its `data` section."""
+    return small_config(task, argument, **{f"data__{key}": value for key, value in values.items()})
 
 
 def run(config, folder):
@@ -47,7 +35,7 @@ def write_pairs(folder, count):
 
 
 @pytest.mark.slow_except("softmax")
-@pytest.mark.parametrize("argument", ["nystrom,num_landmarks=4,conv_kernel_size=3", "softmax"])
+@pytest.mark.parametrize("argument", [NYSTROM, "softmax"])
 def test_trains_on_pairs_and_evaluates_all(tmp_path, argument, caplog):
     write_pairs(tmp_path / "tsv_data", 29)
     config = small("retrieval", argument, dir=str(tmp_path), max_len=60, padded_len=64)
@@ -91,7 +79,7 @@ def test_reports_missing_data_before_compiling(tmp_path, caplog):
 @pytest.mark.parametrize(
     "argument",
     [
-        "nystrom,num_landmarks=4,conv_kernel_size=3",
+        NYSTROM,
         "softmax",
         "reformer,chunk_len=8",
         "linformer,projection_size=8",
@@ -127,8 +115,7 @@ def test_every_task_trains_with_every_attention(name, argument):
     optimizer = training.make_optimizer(run.fit.optimizer, total_steps=5)
     step = training.make_train_step(train.make_loss(run.model), optimizer, mesh, seed=0)
 
-    shapes = jax.eval_shape(train.make_params(run))  # one program less to compile
-    before = jax.tree.map(lambda leaf: random.normal(0, 0.1, leaf.shape).astype("f"), shapes)
+    before = random_params(run, scale=0.1)
     params = jax.tree.map(jnp.array, before)
     state = training.TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
     totals = {name: (jnp.float32(0), jnp.float32(0)) for name in ("loss", "accuracy", "grad_norm")}

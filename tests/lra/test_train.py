@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib
 import json
 import pathlib
 import shutil
@@ -16,23 +15,17 @@ from lra import data, train
 from nystromformer_jax.support.durable import read_record, write_json
 from nystromformer_jax.training import ConfigDiffers, Workdir, config_sha256, loop
 from tests.helpers import REFERENCE, assert_close
+from tests.lra import small
+
+SIX_STEPS = {"data__examples": 40, "data__max_len": 64, "data__workers": 1, "mesh__data": 8}
+SIX_STEPS |= {"train__total_steps": 6, "train__accumulation": 0, "optimizer__learning_rate": 1e-2}
+SIX_STEPS |= {"eval__every_steps": 4, "eval__batch_size": 16, "log__every_steps": 2}
+SIX_STEPS |= {"checkpoint__every_steps": 1000}
 
 
-def small_config(argument="nystrom,num_landmarks=4,conv_kernel_size=3", **changes):
-    """ListOps on 40 trees cut to 64 tokens, for 6 steps; `changes` are {"section__key": value}."""
-    config = importlib.import_module("configs.listops").get_config(argument)
-    config.data.update(examples=40, max_len=64, workers=1)
-    config.model.update(num_layers=1, embed_dim=8, head_dim=4, mlp_dim=8)
-    config.train.update(total_steps=6, batch_size=8)
-    config.eval.update(every_steps=4, batch_size=16)
-    config.log.update(every_steps=2, events=False)
-    config.optimizer.update(learning_rate=1e-2, warmup_steps=2)
-    config.mesh.data = 8
-    plain = config.to_dict()
-    for key, value in changes.items():
-        section, _, name = key.partition("__")
-        plain[section][name] = value
-    return plain
+def small_config(argument=small.NYSTROM, **changes):
+    """ListOps on 40 trees cut to 64 tokens, for 6 steps on eight devices."""
+    return small.small_config("listops", argument, **SIX_STEPS | changes)
 
 
 def lines_of(folder):
@@ -93,7 +86,11 @@ def test_a_finished_run_trains_nothing_and_reproduces_its_test_accuracy(finished
 def test_accuracy_of_a_split_is_that_of_its_labels():
     """The labels of one split are the model's predictions, and those of the other never are."""
     prepared = train.prepare(small_config())
-    task, params, spec = ragged_task(prepared), random_params(prepared), train.make_spec(prepared)
+    task, params, spec = (
+        ragged_task(prepared),
+        small.random_params(prepared),
+        train.make_spec(prepared),
+    )
     split = task.splits["test"]
     batch = split.batch(np.arange(61), prepared.data.padding)
     apply = jax.jit(functools.partial(train.apply_model, prepared.model))
@@ -164,22 +161,16 @@ def ragged_task(prepared):
     return dataclasses.replace(data.load(prepared.data), splits=splits)
 
 
-def random_params(prepared):
-    random = np.random.default_rng(0)
-    shapes = jax.eval_shape(train.make_params(prepared))
-    return jax.tree.map(lambda leaf: random.normal(0, 0.5, leaf.shape).astype("f"), shapes)
-
-
 @pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize(
     "argument",
-    ["nystrom,num_landmarks=4,conv_kernel_size=3", "linformer,projection_size=4", "none"],
+    [small.NYSTROM, "linformer,projection_size=4", "none"],
 )
 def test_batches_of_similar_length_give_the_same_evaluation(argument):
     scores = {}
     for multiple in (0, 16):
         prepared = train.prepare(small_config(argument, data__pad_to_multiple_of=multiple))
-        task, params = ragged_task(prepared), random_params(prepared)
+        task, params = ragged_task(prepared), small.random_params(prepared)
         spec = train.make_spec(prepared)
         scores[multiple] = train._evaluate(prepared, spec, task, "valid", params)
         examples = train._examples(prepared, task.splits["valid"])

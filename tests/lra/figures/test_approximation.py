@@ -54,7 +54,8 @@ def test_maps_times_values_equal_the_attention_outputs(layout, normalize_rows, r
     """On real tokens only, with padding between them too, with padding in segments, and in chunks."""
     real = np.arange(44) < 37
     real[5:8] = False
-    layer = CoreCall(*random_inputs(rngs, 1, 44, 2, 3), jnp.asarray(real)[None])
+    masks = jnp.asarray([real, ~real])  # the maps are those of the first sequence
+    layer = CoreCall(*random_inputs(rngs, 2, 44, 2, 3), masks)
     nystrom = NystromOptions(
         num_landmarks=11, landmark_layout=layout, normalize_rows=normalize_rows
     )
