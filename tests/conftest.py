@@ -101,7 +101,7 @@ def in_repository(monkeypatch, tmp_path):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "xla"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def results():
     """The recorded results, which a clone has and an sdist lacks."""
     folder = pathlib.Path(__file__).parents[1] / "results"

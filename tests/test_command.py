@@ -2,6 +2,7 @@ import errno
 import io
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import sys
 import pytest
 
 from cli.commands import add_switch, flushed_stdout, number, parser_of, run_to_end
-from nystromformer_jax.training import CannotWrite, CheckpointDamaged, WorkdirBusy
+from nystromformer_jax.training import CannotWrite
 
 DEV_FULL = pathlib.Path("/dev/full")
 COMMAND = "import sys; from cli import commands; sys.exit(commands.run_to_end('name', lambda: print('text')))"
@@ -26,13 +27,9 @@ def raising(error):
     ("error", "code", "sentence"),
     [
         (ValueError("two\n  lines"), 2, "name: two lines"),
-        (ImportError("no numba"), 2, "name: no numba"),
         (FileNotFoundError(2, "No such file", "here"), 2, "name: here: No such file"),
         (FileNotFoundError("missing"), 2, "name: missing"),
-        (WorkdirBusy("taken"), 2, "name: taken"),
         (OSError(errno.ENOSPC, "No space left", "here"), 1, "name: here: No space left"),
-        (OSError(errno.EIO, "Input/output error", "here"), 1, "name: here: Input/output error"),
-        (CheckpointDamaged("step 30"), 1, "name: step 30"),
         (CannotWrite("a full disk"), 1, "name: a full disk"),
         (KeyboardInterrupt(), 130, "name: stopped by Ctrl-C"),
     ],
@@ -81,22 +78,17 @@ def print_to(stdout, script):
     )
 
 
-def test_a_reader_that_has_exited_ends_the_program_without_a_message():
+def test_output_that_cannot_be_written(tmp_path):
+    """Its reader has exited, the disk is full, or it is closed."""
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "wb") as pipe:
         ended = print_to(pipe, COMMAND)
     assert (ended.returncode, ended.stderr) == (1, "")
-
-
-@pytest.mark.skipif(not DEV_FULL.exists(), reason="the system has no /dev/full")
-def test_a_full_disk_under_the_output_is_one_sentence():
-    with DEV_FULL.open("w") as full:
-        ended = print_to(full, COMMAND)
-    assert (ended.returncode, ended.stderr) == (1, "name: No space left on device\n")
-
-
-def test_a_closed_stdout_is_no_error():
+    if DEV_FULL.exists():
+        with DEV_FULL.open("w") as full:
+            ended = print_to(full, COMMAND)
+        assert (ended.returncode, ended.stderr) == (1, "name: No space left on device\n")
     closed = f"import sys; sys.stdout = None; {COMMAND}"
     assert print_to(subprocess.DEVNULL, closed).returncode == 0
 
@@ -110,46 +102,42 @@ def test_config_keys_in_errors_are_renamed_to_flags(capsys):
     )
 
 
-def test_returns_the_exit_code_of_the_command():
+def test_other_ends_of_a_command(capsys):
     assert run_to_end("name", lambda: 3) == 3
-
-
-def test_sigterm_returns_143():
     with pytest.raises(SystemExit) as ended:
         run_to_end("name", lambda: signal.raise_signal(signal.SIGTERM))
     assert ended.value.code == 128 + signal.SIGTERM
-
-
-def test_internal_errors_keep_their_traceback(capsys):
     assert run_to_end("name", raising(AssertionError("ours"))) == 1
     assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--outt=a", "more"], "unrecognized arguments: --outt=a more"),
-        (["--count=0"], "--count: needs a whole number from 1 to 9, got '0'"),
-        (["--test=maybe"], "--test: needs true or false, got 'maybe'"),
-    ],
-)
-def test_invalid_flags_are_one_sentence(capsys, arguments, sentence):
+def parser():
     parser = parser_of("lra.report", "Reports.")
     parser.add_argument("--out")
     parser.add_argument("--count", type=number(int, 1, 9))
     add_switch(parser, "test", True, "Test.")
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--outt=a", "more"], "--outt=a more"),
+        (["--count=0"], "--count: .* 1 to 9, .*'0'"),
+        (["--count=10"], "--count"),
+        (["--test=maybe"], "--test: .*'maybe'"),
+    ],
+)
+def test_invalid_flags_are_one_sentence(capsys, arguments, word):
     with pytest.raises(SystemExit) as stopped:
-        parser.parse_args(arguments)
+        parser().parse_args(arguments)
     assert stopped.value.code == 2
-    assert capsys.readouterr().err == f"lra.report: {sentence}\n"
+    assert re.fullmatch(f"lra.report: .*{word}.*\n", capsys.readouterr().err)
 
 
 def test_a_switch_has_three_forms():
-    parser = parser_of("lra.report", "Reports.")
-    add_switch(parser, "test", True, "Test.")
-    for argument, value in (("--test", True), ("--notest", False), ("--test=false", False)):
-        assert parser.parse_args([argument]).test == value
-    assert parser.parse_args([]).test
+    forms = {"--test": True, "--notest": False, "--test=false": False, "--count=9": True}
+    assert {argument: parser().parse_args([argument]).test for argument in forms} == forms
 
 
 def test_a_character_that_stdout_lacks_is_a_question_mark(monkeypatch):

@@ -3,8 +3,6 @@
 Runs of one seed share nothing but the machine: each prepares its data anew, in a cache of its own.
 """
 
-import importlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,30 +18,14 @@ from nystromformer_jax.training.pipeline import training_batches
 from tests.language import runs
 from tests.language.files import fakes as files
 from tests.language.glue import fakes as glue_fakes
+from tests.lra import test_tasks
 from tests.lra.data import fakes
+from tests.lra.small import NYSTROM, random_params, small_config
 from tests.programs import finish, start
 
-NYSTROM = "nystrom,num_landmarks=4,conv_kernel_size=3"
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
 # One argument for each source of randomness: hashes, features, dropout.
 SAMPLING = ("reformer,chunk_len=8,num_hashes=2", "performer,num_features=8,redraw=True", "softmax")
-SMALL = {
-    "model": {"num_layers": 1, "embed_dim": 8, "head_dim": 4, "mlp_dim": 8},
-    "optimizer": {"warmup_steps": 2, "learning_rate": 1e-2},
-    "train": {"total_steps": 4, "batch_size": 8, "accumulation": 1},
-    "eval": {"every_steps": 4, "batch_size": 8},
-    "log": {"every_steps": 1, "events": False},
-    "checkpoint": {"every_steps": 4},
-}
-
-
-def write_pairs(folder):
-    texts = ["a café in Zürich", "landmarks " * 5, "segments of real tokens"]
-    folder.mkdir()
-    for split in ("train", "eval", "test"):
-        rows = [(n % 3, n // 3 % 3) for n in range(17)]
-        lines = [f"{float(i == j)}\t{i}\t{j}\t{texts[i]}\t{texts[j]}\n" for i, j in rows]
-        (folder / f"new_aan_pairs.{split}.tsv").write_text("".join(lines), encoding="utf-8")
 
 
 def source(task, folder):
@@ -53,7 +35,7 @@ def source(task, folder):
     elif task == "image":
         fakes.write_folder(folder / "cifar-10-batches-bin", fakes.batches())
     elif task == "retrieval":
-        write_pairs(folder / "tsv_data")
+        test_tasks.write_pairs(folder / "tsv_data", 17)
     else:
         return {"workers": 1}
     return {"dir": str(folder)}
@@ -68,16 +50,13 @@ def load(config):
     return data.load(config)
 
 
-def small(task, argument=NYSTROM, *, seed=0, **values):
+def small(task, argument=NYSTROM, *, seed=0, **sources):
     """A config of `configs/` on 17 examples of 37 tokens; images keep their size."""
-    config = importlib.import_module(f"configs.{task}").get_config(argument)
-    for section, changes in SMALL.items():
-        config[section].update(changes)
-    config.data.update(examples=17, **values)
+    values = {"data__examples": 17, "train__total_steps": 4, "train__seed": seed}
+    values |= {f"data__{key}": value for key, value in sources.items()}
     if not task.startswith("path"):
-        config.data.update(max_len=37, padded_len=0)
-    config.train.seed = seed
-    return config.to_dict()
+        values |= {"data__max_len": 37, "data__padded_len": 0}
+    return small_config(task, argument, optimizer__learning_rate=1e-2, **values)
 
 
 def lra_run(task, argument, folder, monkeypatch, **options):
@@ -136,11 +115,9 @@ def test_another_seed_changes_order_hashes_and_features():
 def loss_of(argument, seed):
     """The loss of a model with the same parameters, on the same batch."""
     run = train.prepare(small("listops", argument, seed=seed))
-    random = np.random.default_rng(0)
-    shapes = jax.eval_shape(train.make_params(run))
-    params = jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape), "f"), shapes)
+    params = random_params(run, scale=1.0)
     batch = {
-        "inputs": jnp.asarray(random.integers(1, 16, (8, 37), np.int32)),
+        "inputs": jnp.asarray(np.random.default_rng(0).integers(1, 16, (8, 37), np.int32)),
         "mask": jnp.ones((8, 37), bool),
         "labels": jnp.zeros(8, jnp.int32),
         "weights": jnp.ones(8),

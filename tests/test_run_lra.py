@@ -7,6 +7,7 @@ import re
 import signal
 
 import jax
+import orbax.checkpoint as ocp
 import pytest
 
 from configs import listops
@@ -15,28 +16,18 @@ from nystromformer_jax import training
 from nystromformer_jax.support.durable import write_json
 from nystromformer_jax.training.plan import make_plan
 from tests import programs
-from tests.programs import ROOT, assert_refused, call, finish, wait_for_lines
+from tests.programs import assert_refused, call, finish, wait_for_lines
 
 LISTOPS = "--config=configs/listops.py"
 SMALL = [
-    f"--config.{key}={value}"
-    for key, value in {
-        "data.examples": 60,
-        "data.max_len": 64,
-        "data.workers": 1,
-        "model.num_layers": 1,
-        "model.embed_dim": 8,
-        "model.head_dim": 4,
-        "model.mlp_dim": 8,
-        "attention.num_landmarks": 4,
-        "attention.conv_kernel_size": 3,
-        "optimizer.warmup_steps": 2,
-        "train.batch_size": 8,
-        "train.total_steps": 400,
-        "eval.every_steps": 200,
-        "checkpoint.every_steps": 10,
-        "log.every_steps": 10,
-    }.items()
+    f"--config.{value}"
+    for value in (
+        *("data.examples=60", "data.max_len=64", "data.workers=1"),
+        *("model.num_layers=1", "model.embed_dim=8", "model.head_dim=4", "model.mlp_dim=8"),
+        *("attention.num_landmarks=4", "attention.conv_kernel_size=3", "optimizer.warmup_steps=2"),
+        *("train.batch_size=8", "train.total_steps=400", "eval.every_steps=200"),
+        *("checkpoint.every_steps=10", "log.every_steps=10"),
+    )
 ]
 
 
@@ -45,54 +36,37 @@ def start(*arguments, config="configs/listops.py", **environment):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "word"),
     [
-        ([], "pass --config=configs/listops.py"),
-        (["--config=configs/listop.py"], "did you mean configs/listops.py or"),
-        (["--config=configs/listops.py:nystrm"], "did you mean nystrom?"),
-        (["--config=configs/listops.py:nystrom,landmarks=3"], "did you mean num_landmarks or"),
-        ([LISTOPS, "--config.train.total_stpes=3"], "did you mean train.total_steps"),
-        ([LISTOPS, "--config.data.dir", "--mode=check"], "--config.data.dir needs a value"),
-        (["--mode=eval", "--workdir=x", "--seeds=3"], "pass --config"),
-        ([LISTOPS, "--config.log.evnts"], "did you mean log.events"),
-        ([LISTOPS, "--config.train.total_steps=abc"], "needs a whole number"),
-        ([LISTOPS, "--config.train.total_steps=1.5"], "1.5"),
-        ([LISTOPS, "--mode=evl"], "choose from 'train', 'eval'"),
-        ([LISTOPS, "--config.-0.0=1"], "unknown config key --config.-0.0; known: "),
-        ([LISTOPS, '--config.log={"every_steps": 5}'], "--config.log is a section: set each value"),
-        ([LISTOPS, "--seeds=1000000000"], "from 1 to 1000"),
+        ([], "--config=configs/listops.py"),
+        (["--config=configs/listop.py"], "configs/listops.py"),
+        (["--config="], "configs/image.py"),
+        (["--config=configs/listops.py:nystrm"], "nystrom?"),
+        (["--config=configs/listops.py:nystrom,landmarks=3"], "num_landmarks"),
+        (["--config=configs/listops.py:nystrom,num_landmarks"], "num_landmarks="),
+        (["--config=configs/pathx.py:nystrom,resolution=100"], "128"),
+        (["--config=configs/common.py"], "get_config"),
+        ([LISTOPS, "--config.train.total_stpes=3"], "train.total_steps"),
+        ([LISTOPS, "--config.data.dir", "--mode=check"], "--config.data.dir"),
+        ([LISTOPS, "--config.train.total_steps=1.5"], "whole number"),
+        ([LISTOPS, "--config.train.seed=-1"], "train.seed"),
+        ([LISTOPS, "--config.-0.0=1"], "--config.-0.0"),
+        ([LISTOPS, '--config.log={"every_steps": 5}'], "section"),
+        ([f"{LISTOPS}:nystrom", "--config.attention.name=softmax"], "after the colon"),
+        (["--config.eval.batch_size=4", "--workdir=x"], "--config=FILE"),
+        (["--mode=eval", "--workdir=x", "--seeds=3"], "--config"),
+        ([LISTOPS, "--mode=evl"], "'eval'"),
+        ([LISTOPS, "--seeds=1001"], "1 to 1000"),
         ([LISTOPS, "--wrokdir=x"], "--wrokdir"),
-        (
-            [f"{LISTOPS}:nystrom,num_landmarks=8", "--config.attention.name=softmax"],
-            "pass softmax and its options after the colon",
-        ),
-        (["--config=configs/pathx.py:nystrom,resolution=100"], "cannot be '100'; known: 128"),
-        ([LISTOPS, "nystrom"], "unrecognized arguments: nystrom"),
-        (["--config=configs/listops.py:nystrom,num_landmarks"], "needs a value: num_landmarks="),
-        (["--config=configs/common.py"], "a config file needs the function get_config"),
-        (["--config="], "known: configs/image.py, configs/listops.py"),
-        (
-            ["--config.eval.batch_size=4", "--workdir=x"],
-            "--config.eval.batch_size needs --config=FILE: pass both",
-        ),
+        ([LISTOPS, "nystrom"], "nystrom"),
         ([LISTOPS, "--num_processes=0"], "num_processes"),
-        ([LISTOPS, "--num_processes=-1"], "num_processes"),
         ([LISTOPS, "--process_id=-1"], "process_id"),
     ],
 )
-def test_invalid_flags_print_one_line_and_exit_with_2(in_repository, arguments, words):
+def test_invalid_flags_print_one_line_and_exit_with_2(in_repository, arguments, word):
     answer = call("run_lra", *arguments)
     assert_refused(answer, "run_lra")
-    assert words in answer.errors
-
-
-def test_config_path_may_contain_a_space(in_repository, tmp_path):
-    folder = tmp_path / "my configs"
-    folder.mkdir()
-    (folder / "own.py").write_text((ROOT / "configs" / "listops.py").read_text())
-    answer = call("run_lra", f"--config={folder / 'own.py'}", "--config.train.seed=-1")
-    assert_refused(answer, "run_lra")
-    assert "train.seed: needs 0 or more, got -1" in answer.errors
+    assert word in answer.errors
 
 
 @pytest.mark.slow(minutes=0.2)
@@ -158,14 +132,8 @@ def evaluated(in_repository, monkeypatch, tmp_path):
     config["optimizer"]["warmup_steps"] = 5
     folder, seen = tmp_path / "run", {"configs": [], "loads": 0}
     folder.mkdir()
-    result = {
-        "task": "listops",
-        "attention": "nystrom",
-        "test_accuracy": 0.36,
-        "test_examples": 2000,
-        "valid_accuracy": 0.35,
-        "best_step": 4,
-    }
+    result = {"task": "listops", "attention": "nystrom", "best_step": 4, "valid_accuracy": 0.35}
+    result |= {"test_accuracy": 0.36, "test_examples": 2000}
     write_json(folder / "config.json", {**config, "hashes": {"sha256": "da7a"}})
     write_json(folder / "result.json", result)
 
@@ -196,9 +164,7 @@ def test_evaluates_a_run_with_its_own_config(evaluated, given):
     before = sorted(folder.iterdir())
     answer = call("run_lra", *given, "--mode=eval", f"--workdir={folder}")
     assert answer.code == 0, answer
-    assert [json.loads(json.dumps(found)) for found in seen["configs"]] == [
-        json.loads(json.dumps(config))
-    ]
+    assert json.dumps(seen["configs"]) == json.dumps([config])
     assert sorted(folder.iterdir()) == before
     call("run_lra", LISTOPS, "--config.eval.batch_size=8", "--mode=eval", f"--workdir={folder}")
     assert seen["configs"][1]["eval"]["batch_size"] == 8
@@ -210,46 +176,27 @@ def test_evaluates_a_run_with_its_own_config(evaluated, given):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "word"),
     [
-        (
-            ["--mode=eval", LISTOPS, "--config.train.batch_size=8"],
-            "batch_size: 32 in the run, 8 now",
-        ),
+        (["--mode=eval", LISTOPS, "--config.train.batch_size=8"], "batch_size: 32 in the run, 8"),
         (["--mode=eval", LISTOPS, "--config.train.seed=3"], "train.seed: 7 in the run, 3 now"),
-        (
-            ["--mode=eval", "--config=configs/text.py"],
-            "listops with nystrom attention, but --config",
-        ),
-        (["--mode=eval", f"{LISTOPS}:softmax"], "--config is for listops with softmax attention"),
+        (["--mode=eval", "--config=configs/text.py"], "listops with nystrom attention"),
+        (["--mode=eval", f"{LISTOPS}:softmax"], "listops with softmax attention"),
         ([LISTOPS], "train.total_steps: 20 in the run, 5000 now"),
+        (["--mode=eval"], "config.json"),  # which is missing
+        (["--mode=eval"], "result.json"),
     ],
 )
-def test_rejects_another_config_before_preparing_data(evaluated, arguments, words):
+def test_rejects_another_config_or_an_unfinished_run_before_preparing_data(
+    evaluated, arguments, word
+):
     folder, _, seen = evaluated
+    if word.endswith(".json"):
+        (folder / word).unlink()
     answer = call("run_lra", *arguments, f"--workdir={folder}")
     assert_refused(answer, "run_lra")
-    assert words in answer.errors
+    assert word in answer.errors
     assert not seen["loads"]
-
-
-@pytest.mark.parametrize("missing", ["config.json", "result.json"])
-def test_rejects_an_unfinished_run_before_preparing_data(evaluated, missing):
-    folder, _, seen = evaluated
-    (folder / missing).unlink()
-    answer = call("run_lra", "--mode=eval", f"--workdir={folder}")
-    assert_refused(answer, "run_lra")
-    assert missing in answer.errors
-    assert not seen["loads"]
-
-
-@pytest.mark.parametrize("below", ["", "/run"])
-def test_rejects_a_workdir_that_is_a_file_before_preparing_data(evaluated, below, tmp_path):
-    (tmp_path / "file").touch()
-    answer = call("run_lra", LISTOPS, f"--workdir={tmp_path}/file{below}")
-    assert_refused(answer, "run_lra")
-    assert f"--workdir must be a folder, but {tmp_path}/file is a file" in answer.errors
-    assert not evaluated[2]["loads"]
 
 
 def test_missing_data_folder_prints_one_line_and_leaves_no_run(in_repository, tmp_path):
@@ -262,17 +209,13 @@ def test_missing_data_folder_prints_one_line_and_leaves_no_run(in_repository, tm
 
 @pytest.mark.slow(minutes=0.1)
 def test_several_processes_report_the_same_error_for_a_folder_in_use(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    with (folder / ".lock").open("w") as lock:
+    with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        both = ("launch/local.py", "2", "run_lra.py", LISTOPS, *SMALL, f"--workdir={folder}")
+        both = ("launch/local.py", "2", "run_lra.py", LISTOPS, *SMALL, f"--workdir={tmp_path}")
         code, output, errors = finish(programs.start(*both, NPROC=8))
     said = re.findall(r"^\[(\d)\] run_lra.py: .* is in use by another process", output, re.M)
-    assert code == 2, (output, errors)
-    assert sorted(said) == ["0", "1"]
-    assert "Fatal" not in output + errors
-    assert "aborted" not in (output + errors).lower()
+    assert (code, sorted(said)) == (2, ["0", "1"]), (output, errors)
+    assert not re.search("Fatal|aborted", output + errors, re.IGNORECASE)
 
 
 @pytest.mark.slow(minutes=2)
@@ -319,9 +262,6 @@ def test_same_command_resumes_after_kill_9_with_the_same_bits(tmp_path):
 
 def final_parameters(folder):
     """The bytes of the last step's parameters, by name."""
-    import jax
-    import orbax.checkpoint as ocp
-
     steps = sorted(int(path.name) for path in (folder / "checkpoints").iterdir() if path.is_dir())
     with ocp.StandardCheckpointer() as checkpointer:
         tree = checkpointer.restore((folder / "checkpoints" / str(steps[-1]) / "params").absolute())

@@ -28,20 +28,20 @@ def test_plans_for_the_devices_of_this_machine():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "word"),
     [
-        (["--topology=v5e"], "such as v5e:1x1 or h200:1; got 'v5e'"),
-        (["--topology=v5x:2x2"], "Unknown chip 'v5x'; did you mean v5p or v5e"),
-        (["--config.mesh.data=3"], "does not match 8 device(s)"),
+        (["--topology=v5e"], "v5e:1x1"),
+        (["--topology=v5x:2x2"], "v5e"),
+        (["--config.mesh.data=3"], "8 device(s)"),
         (["--price=-1"], "price"),
-        (["--price=1.2"], "--price needs --topology"),
-        (["--examples=100"], "--examples is for fine-tuning"),
+        (["--price=1.2"], "--topology"),
+        (["--examples=100"], "--examples"),
     ],
 )
-def test_invalid_plans_print_one_line_and_exit_with_2(in_repository, arguments, words):
+def test_invalid_plans_print_one_line_and_exit_with_2(in_repository, arguments, word):
     answer = call("run_plan", *SMALL, *arguments)
     assert_refused(answer, "run_plan")
-    assert words in answer.errors
+    assert word in answer.errors
 
 
 @pytest.mark.slow(minutes=1)

@@ -11,7 +11,7 @@ from language import finetune, pretrain
 from lra import train
 from nystromformer_jax import training
 from nystromformer_jax.support.durable import write_json
-from tests.programs import ROOT, call
+from tests.programs import ROOT, assert_refused, call
 
 TRAINERS = {
     "run_lra": (train, "listops"),
@@ -63,21 +63,24 @@ def test_only_the_first_process_reports_the_export(called, monkeypatch, tmp_path
     assert call(*flags) == (0, "", "")
 
 
-def test_rejects_an_invalid_workdir_before_preparing_data(called, monkeypatch, tmp_path):
-    call, trainer, name = called
+@pytest.mark.parametrize("below", ["", "/run"])
+def test_rejects_an_invalid_workdir_before_preparing_data(called, monkeypatch, tmp_path, below):
+    program, trainer, name = called
     (tmp_path / "file").touch()
     (tmp_path / "other").mkdir()
-    if name != "run_lra":
-        write_json(tmp_path / "other" / "config.json", {"train": {"seed": 5}})
+    write_json(tmp_path / "other" / "config.json", {"train": {"seed": 5}})
     run = types.SimpleNamespace(config={"train": {"seed": 3}})  # without data to load
     monkeypatch.setattr(trainer, "prepare", lambda config: run)
     monkeypatch.setattr(training, "enable_compilation_cache", lambda folder: None)
-    words = f"--workdir must be a folder, but {tmp_path}/file is a file"
-    evaluation = f"--mode=eval needs a finished run, and {tmp_path}/file/config.json does not"
-    for flags, sentence in (((), words), (("--mode=eval",), evaluation)):
-        refused = call(f"--workdir={tmp_path}/file", *flags)
-        assert refused.code == 2
-        assert sentence in refused.errors
-    unfinished = call("--mode=eval", f"--workdir={tmp_path}/other")
-    assert unfinished.code == 2
-    assert "config" in unfinished.errors
+    folder = f"{tmp_path}/file{below}"
+    for flags, word in (
+        ((f"--workdir={folder}",), f"--workdir must be a folder, but {tmp_path}/file is a file"),
+        ((f"--workdir={folder}", "--mode=eval"), f"{folder}/config.json does not"),
+        ((f"--workdir={tmp_path}/other", "--mode=eval"), "config"),
+    ):
+        refused = program(*flags)
+        assert_refused(refused, name)
+        assert word in refused.errors
+    refused = call(name, f"--workdir={tmp_path}", "--mode=eval")  # needs no --config
+    assert_refused(refused, name)
+    assert "config.json does not exist" in refused.errors

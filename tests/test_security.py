@@ -9,19 +9,9 @@ from lra.data.__main__ import main as prepare
 from tests.training import tiny
 
 ROOT = Path(__file__).parent.parent
-SOURCES = sorted(
-    path
-    for folder in (
-        "nystromformer_jax",
-        "dataprep",
-        "reporting",
-        "lra",
-        "language",
-        "configs",
-        "launch",
-    )
-    for path in (ROOT / folder).rglob("*.py")
-) + sorted(ROOT.glob("run_*.py"))
+FOLDERS = ["nystromformer_jax", "dataprep", "reporting", "lra", "language", "configs", "launch"]
+SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+SOURCES += sorted(ROOT.glob("run_*.py"))
 
 # Calls that execute what they read, write to paths in an archive, or download.
 FORBIDDEN_CALLS = {
@@ -37,14 +27,7 @@ FORBIDDEN_CALLS = {
     "yaml.load",
 }
 FORBIDDEN_METHODS = {"extractall", "urlopen", "urlretrieve"}
-FORBIDDEN_IMPORTS = {
-    "urllib.request",
-    "requests",
-    "http.client",
-    "shelve",
-    "dill",
-    "joblib",
-}
+FORBIDDEN_IMPORTS = {"urllib.request", "requests", "http.client", "shelve", "dill", "joblib"}
 REQUIRED = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", False)}
 
 
@@ -78,9 +61,8 @@ def test_files_are_never_executed(path):
     assert list(forbidden_lines(ast.parse(path.read_text(encoding="utf-8")))) == []
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_detects_forbidden_lines():
+    for line in (
         "eval(text)",
         "pickle.loads(data)",
         "archive.extractall(folder)",
@@ -90,10 +72,8 @@ def test_files_are_never_executed(path):
         "subprocess.run(words, shell=True)",
         "import urllib.request",
         "from urllib import request",
-    ],
-)
-def test_detects_forbidden_lines(line):
-    assert list(forbidden_lines(ast.parse(line))) == [1]
+    ):
+        assert list(forbidden_lines(ast.parse(line))) == [1], line
 
 
 def test_a_run_writes_no_environment_variables(tmp_path, monkeypatch):
@@ -107,4 +87,4 @@ def test_a_run_writes_no_environment_variables(tmp_path, monkeypatch):
 
 def test_missing_data_are_an_error_and_never_downloaded(capsys):
     assert prepare(["text"]) == 2
-    assert "set --data_dir to the folder that contains them" in capsys.readouterr().err
+    assert "--data_dir" in capsys.readouterr().err

@@ -127,12 +127,8 @@ class Drawn(NamedTuple):
     def filled(self, filler):
         """The same call with other values in padding."""
         query, *others = self.inputs
-        return self._replace(
-            inputs=(
-                filled(query, self.query_mask, filler),
-                *(filled(x, self.mask, filler) for x in others),
-            )
-        )
+        query = filled(query, self.query_mask, filler)
+        return self._replace(inputs=(query, *(filled(x, self.mask, filler) for x in others)))
 
 
 @st.composite

@@ -44,22 +44,18 @@ def softmax(drawn, **masks):
     return compiled(softmax_attention)(*drawn.inputs, **masks)
 
 
-def nystrom(drawn, **masks):
-    function = compiled(nystrom_attention, num_landmarks=drawn.case.num_landmarks)
-    return function(*drawn.inputs, conv_kernel=drawn.kernel, **masks)
+def nystrom(drawn, normalize_rows=False, **masks):
+    options = {"num_landmarks": drawn.case.num_landmarks, "normalize_rows": normalize_rows}
+    return compiled(nystrom_attention, **options)(*drawn.inputs, conv_kernel=drawn.kernel, **masks)
 
 
 def normalized(drawn, **masks):
-    function = compiled(
-        nystrom_attention, num_landmarks=drawn.case.num_landmarks, normalize_rows=True
-    )
-    return function(*drawn.inputs, conv_kernel=drawn.kernel, **masks)
+    return nystrom(drawn, normalize_rows=True, **masks)
 
 
 def sharded(drawn, **masks):
-    function = compiled(
-        sharded_nystrom_attention, mesh=two_devices(), num_landmarks=drawn.case.num_landmarks
-    )
+    options = {"num_landmarks": drawn.case.num_landmarks, "mesh": two_devices()}
+    function = compiled(sharded_nystrom_attention, **options)
     return function(*drawn.inputs, conv_kernel=drawn.kernel, **masks)
 
 
@@ -96,11 +92,9 @@ def test_output_is_finite_and_independent_of_padding_and_of_the_rest_of_the_batc
         mates = data.draw(attention_call(drawn.case, drawn.inputs[0].dtype))
         mask = np.where(keep, drawn.mask, mates.mask)
         query_mask = np.where(keep, drawn.query_mask, mates.query_mask)
+        both = zip(drawn.inputs, mates.inputs, strict=True)
         mixed = drawn._replace(
-            inputs=tuple(
-                jnp.where(keep[..., None, None], x, y)
-                for x, y in zip(drawn.inputs, mates.inputs, strict=True)
-            ),
+            inputs=tuple(jnp.where(keep[..., None, None], x, y) for x, y in both),
             mask=mask,
             query_mask=mask if drawn.query_mask is drawn.mask else query_mask,
         )

@@ -2,6 +2,7 @@
 
 import functools
 import json
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -19,19 +20,14 @@ from tests.lra.figures.tiny_run import BEST, params_at, small_config
 RNG = jax.random.key(5)
 
 
-@pytest.mark.parametrize(("name", "std"), [("½", 0.25), ("1", 1.0), ("2", 4.0)])
-def test_std_of_gaussian_logits_is_the_square_of_the_std(name, std):
-    query, key = INPUTS[f"Gaussian, σ = {name}"](RNG)
-    logits = jnp.einsum("LHD,THD->HLT", query[0], key[0]) / 32**0.5
-    assert logits.std() == pytest.approx(std, rel=0.03)
-
-
-def test_sink_receives_the_stated_weight():
+def test_inputs_have_the_stated_statistics():
+    """The standard deviation of Gaussian logits, the weight of a sink, and the width of smooth inputs."""
+    for name, std in (("½", 0.25), ("1", 1.0), ("2", 4.0)):
+        query, key = INPUTS[f"Gaussian, σ = {name}"](RNG)
+        logits = jnp.einsum("LHD,THD->HLT", query[0], key[0]) / 32**0.5
+        assert logits.std() == pytest.approx(std, rel=0.03)
     weights = softmax_weights(*INPUTS["one sink key"](RNG), None)[..., 0]
     assert weights.mean() == pytest.approx(0.39, abs=0.01)
-
-
-def test_smooth_inputs_have_the_stated_correlation_and_width():
     query, key = INPUTS["smooth in position"](RNG)
     weights = softmax_weights(query, key, None)
     assert (1 / (weights**2).sum(axis=-1)).mean() == pytest.approx(17, abs=3)
@@ -82,11 +78,12 @@ def test_row_of_a_layer_is_the_mean_error_on_its_real_tokens(small, monkeypatch)
 
 
 def test_each_command_replaces_its_own_part(tmp_path, small, monkeypatch, capsys):
+    trained = SimpleNamespace(task=SimpleNamespace(name="listops"))
     monkeypatch.setattr(approximation, "SHAPE", (1, 13, 4, 32))
     monkeypatch.setattr(approximation, "SEEDS", 2)
     monkeypatch.setattr(approximation, "INPUTS", {"noise": INPUTS["Gaussian, σ = 1"]})
     monkeypatch.setattr(approximation, "measure_run", lambda *_: {"rows": []})
-    monkeypatch.setattr(approximation, "open_run", lambda *_, **__: FakeRun)
+    monkeypatch.setattr(approximation, "open_run", lambda *_, **__: trained)
     out = tmp_path / "new" / "errors.json"
     assert approximation.main(["--out", str(out)]) == 0
     assert approximation.main(["--out", str(out), "--run", "runs/listops"]) == 0
@@ -94,50 +91,8 @@ def test_each_command_replaces_its_own_part(tmp_path, small, monkeypatch, capsys
     assert results["random"]["length"] == 13
     assert results["trained"]["listops"]["command"].endswith("--run runs/listops")
     assert approximation.markdown(results) in capsys.readouterr().out
-
-
-def test_a_file_with_other_results_is_not_changed(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(approximation, "open_run", None)
-    out = tmp_path / "ablation.json"
-    out.write_text('{"rows": []}')
+    out.write_text('{"rows": []}')  # another table
     for run in ([], ["--run", "runs/listops"]):
         assert approximation.main(["--out", str(out), *run]) == 2
-        assert "contains no results of benchmarks.approximation: pass" in capsys.readouterr().err
+        assert "--out" in capsys.readouterr().err
     assert out.read_text() == '{"rows": []}'
-
-
-class FakeRun:
-    class task:
-        name = "listops"
-
-
-def test_table_has_a_row_per_input_and_per_layer(monkeypatch):
-    shown = {
-        "M = 32": {"num_landmarks": 32},
-        "M = 64, 12 iterations": {"num_landmarks": 64, "pinv_iters": 12},
-        "M = 64, k-means": {"num_landmarks": 64, "landmark_selection": "kmeans"},
-    }
-    monkeypatch.setattr(approximation, "COLUMNS", shown)
-    columns = [{"num_landmarks": 32, "pinv_iters": 6}, {"num_landmarks": 64, "pinv_iters": 12}]
-    rows = [
-        {"inputs": name, "mean": 0.9876, "nystrom": [0.1, number]}
-        for number, name in enumerate(("a", "b", "layer 1"))
-    ]
-    part = {"columns": columns, "rows": rows}
-    results = {"random": part, "trained": {"text": part}}
-    assert approximation.markdown(results).splitlines() == [
-        "| inputs | mean | M = 32 | M = 64, 12 iterations | M = 64, k-means |",
-        "| --- | ---: | ---: | ---: | --- |",
-        "| a | 0.988 | 0.100 | 0.000 | – |",
-        "| b | 0.988 | 0.100 | 1.000 | – |",
-        "| layer 1 | 0.988 | 0.100 | 2.000 | – |",
-    ]
-    trained = approximation.trained_markdown(results)
-    assert "| Text, layer 1 | 0.988 | 0.100 | 2.000 | – |" in trained
-    monkeypatch.setattr(approximation, "HEADLINE", ("b", "a"))
-    monkeypatch.setattr(approximation, "HEADLINE_TASK", "text")
-    assert approximation.headline(results).splitlines()[2:] == [
-        "| b | 0.988 | 0.100 | – |",
-        "| a | 0.988 | 0.100 | – |",
-        "| trained Text model, layer 1 | 0.988 | 0.100 | – |",
-    ]

@@ -1,20 +1,9 @@
-"""Memory of attention on a GPU, and the table of budgets."""
+"""Memory of attention on a GPU."""
 
 import pytest
 
 from benchmarks import budgets
 from benchmarks.table import in_own_process
-
-
-def test_table_has_times_in_multiples_of_the_floor():
-    row = {"topology": "v5e:1x1", "form": "plain", "mode": "gradient", "length": 2**23}
-    row |= {"floor_seconds": 0.5, "fits": True, "seconds": 2.0, "temp_bytes": 0}
-    row["kept_bytes"] = budgets.MIB
-    rows = [row, {**row, "fits": False, "seconds": None}]
-    *_, fits, does_not = budgets.markdown({"rows": rows}).splitlines()
-    assert fits.endswith("| 500,000 | 2,000,000 (4.00 × floor) | 0.0 | 1.0 |")
-    assert "does not fit" in does_not
-
 
 # (µs by bytes, MiB of temporaries)
 BOUNDS = {"forward": (250, 120), "gradient": (646, 140)}

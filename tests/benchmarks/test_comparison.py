@@ -1,6 +1,7 @@
 """The command line of the comparison with other implementations, and what it writes."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -8,45 +9,34 @@ from benchmarks import __main__ as benchmarks
 
 
 @pytest.mark.parametrize(
-    ("argument", "word"),
-    [
-        *((f"--config={name}", "invalid choice") for name in ("retrieval", "glue", "listop")),
-        ("--rounds=0", "--rounds"),
-        ("--lengths=0", "multiples of 64"),
-        ("--lengths=1000", "multiples of 64"),
-    ],
+    "argument", ["--config=glue", "--rounds=0", "--lengths=0", "--lengths=1000"]
 )
-def test_rejects_impossible_values(argument, word, monkeypatch, capsys):
+def test_rejects_impossible_values(argument, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["benchmarks", argument])
     with pytest.raises(SystemExit) as stop:
         benchmarks.main()
     assert stop.value.code == 2
-    assert word in capsys.readouterr().err
+    assert argument.partition("=")[0] in capsys.readouterr().err
 
 
 @pytest.mark.peers
 def test_rows_are_saved_as_they_are_measured(results, tmp_path, monkeypatch):
     pytest.importorskip("benchmarks.peers", reason="needs the extra `peers`", exc_type=ImportError)
     stored = json.loads((results / "benchmarks/cpu.json").read_text())["attention"]
-    functions, modules = stored[:2]
-    left = [modules, functions]
+    rows = iter(stored[:2])
 
     def times(*cell):
-        if not left:
-            raise OSError("interrupted")
-        return left.pop()
+        for row in rows:
+            return row
+        raise OSError("interrupted")
 
     monkeypatch.setattr(benchmarks, "_times", times)
-    words = [
-        "benchmarks",
-        "--only=attention",
-        "--lengths=512",
-        f"--out={tmp_path / 'new/jax-0.10'}",
-    ]
+    out = tmp_path / "new/jax-0.10"
+    words = ["benchmarks", "--only=attention", "--lengths=512", f"--out={out}"]
     monkeypatch.setattr("sys.argv", words)
     assert benchmarks.main() == 2
-    assert json.loads((tmp_path / "new/jax-0.10.json").read_text())["attention"] == stored[:2]
-    assert "| functions, n |" in (tmp_path / "new/jax-0.10.md").read_text()
+    assert json.loads(Path(f"{out}.json").read_text())["attention"] == stored[:2]
+    assert "| functions, n |" in Path(f"{out}.md").read_text()
 
 
 @pytest.mark.peers

@@ -15,14 +15,9 @@ TIMED = {"device": "cpu", "device_count": 4, "processor": "Abacus", "cpu_threads
 TIMED |= {"huge_pages": True, "versions": {"jax": "1.2.3"}}
 
 
-def open_table(folder, settings=TIMED, words=()):
-    return Table(
-        "program",
-        folder / "out/table",
-        settings,
-        lambda results: f"{len(results['rows'])} rows\n",
-        arguments=words,
-    )
+def open_table(folder, words=()):
+    markdown = lambda results: f"{len(results['rows'])} rows\n"
+    return Table("program", folder / "out/table", TIMED, markdown, arguments=words)
 
 
 def fill(table, *cells, **options):
@@ -48,11 +43,10 @@ def test_rows_and_the_page_are_written_and_only_missing_cells_are_measured(tmp_p
     assert fill(again, ("text", "nystrom")) == []
     capsys.readouterr()
     again.finish()
-    page = (
-        "`python -m program`, `python -m program --more`: Abacus, 3 threads, huge pages; jax 1.2.3."
-    )
-    assert capsys.readouterr().out == f"{page}\n\n2 rows\n"
-    assert (tmp_path / "out/table.md").read_text() == f"{page}\n\n2 rows\n"
+    page = (tmp_path / "out/table.md").read_text()
+    assert capsys.readouterr().out == page
+    machine = "Abacus, 3 threads, huge pages; jax 1.2.3."
+    assert page == f"`python -m program`, `python -m program --more`: {machine}\n\n2 rows\n"
 
 
 def test_peers_are_measured_together(tmp_path):
@@ -75,37 +69,30 @@ def test_rows_are_stored_before_an_error(tmp_path):
     assert fill(open_table(tmp_path), *cells) == [("image", "linear")]
 
 
-@pytest.mark.parametrize(
-    ("settings", "word"),
-    [
-        ({**TIMED, "processor": "Slate"}, "processor 'Abacus' in the file, 'Slate' now"),
-        ({**TIMED, "versions": {"jax": "1.2.4"}}, "jax '1.2.3' in the file, '1.2.4' now"),
-        ({"versions": TIMED["versions"]}, "processor"),
-    ],
-)
-def test_different_settings_are_refused(tmp_path, settings, word):
-    open_table(tmp_path).write()
-    with pytest.raises(ValueError, match="different settings") as raised:
-        open_table(tmp_path, settings)
-    assert word in str(raised.value)
+def stored(**settings):
+    return {"settings": TIMED | settings, "commands": [], "rows": []}
 
 
 @pytest.mark.parametrize(
     ("content", "word"),
     [
-        ("{}", "another table, without settings, commands"),
-        ('{"settings": null, "commands": [], "rows": []}', "without settings"),
+        ("{}", "settings, commands"),
+        ({"settings": None, "commands": [], "rows": []}, "without settings"),
         ("{", "JSON"),
         ("[]", "JSON object"),
-        (json.dumps({"settings": TIMED, "commands": [], "rows": [{"config": "a"}]}), "attention"),
+        ({"settings": TIMED, "commands": [], "rows": [{"config": "a"}]}, "attention"),
+        (stored(processor="Slate"), "processor 'Slate' in the file, 'Abacus' now"),
+        (stored(versions={"jax": "1.2.2"}), "jax '1.2.2' in the file, '1.2.3' now"),
+        (stored(topology="v5e:1x1"), "topology"),
     ],
 )
-def test_other_files_are_refused(tmp_path, content, word):
+def test_other_files_and_other_settings_are_refused(tmp_path, content, word):
     (tmp_path / "out").mkdir()
-    (tmp_path / "out/table.json").write_text(content)
+    text = content if isinstance(content, str) else json.dumps(content)
+    (tmp_path / "out/table.json").write_text(text)
     with pytest.raises(ValueError, match=word):
         fill(open_table(tmp_path), ("text", "linear"))
-    assert (tmp_path / "out/table.json").read_text() == content
+    assert (tmp_path / "out/table.json").read_text() == text
 
 
 @pytest.mark.parametrize(
@@ -124,18 +111,15 @@ def test_the_source_names_the_machine(settings, words):
     assert describe_source(results) == f"`x`: {words}; jax 1.2.3."
 
 
-def test_the_machine_has_its_threads_and_versions(monkeypatch):
+def test_the_command_and_the_machine_are_those_of_the_process(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/somewhere/x.py", "--out", "y"])
+    assert command_line("benchmarks.x") == "python -m benchmarks.x --out y"
     monkeypatch.delenv("NPROC", raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 2, 5}, raising=False)
     found = this_machine("pytest", "no-such-package")
     assert found["cpu_threads"] == 3
     assert found["versions"]["pytest"] == pytest.__version__
     assert "no-such-package" not in found["versions"]
-
-
-def test_the_command_is_that_of_the_process_by_default(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/somewhere/x.py", "--out", "y"])
-    assert command_line("benchmarks.x") == "python -m benchmarks.x --out y"
 
 
 # --- Processes: what `in_own_process` calls -------------------------------------------------------
@@ -176,31 +160,24 @@ def test_a_killed_process_is_an_error(number, kind):
 
 
 @pytest.fixture
-def _handlers():
-    """Default handlers, which workers of pytest may lack."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = [signal.signal(numbers[0], signal.default_int_handler), signal.getsignal(numbers[1])]
+def handlers():
+    """The default handler of Ctrl-C, which workers of pytest may lack."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    for number, handler in zip(numbers, handlers, strict=True):
-        signal.signal(number, handler)
+    signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("_handlers")
+@pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_cell_and_keeps_the_rows(tmp_path, number):
     table = open_table(tmp_path)
     fill(table, ("text", "linear"))
-
-    def measure_next():
-        table.fill(
-            ("config",), [(str(tmp_path),)], lambda *_: in_own_process(interrupt, tmp_path, number)
-        )
-
-    if number == signal.SIGINT:
-        assert run_to_end("program", measure_next) == 130
-    else:
-        with pytest.raises(SystemExit):
-            run_to_end("program", measure_next)
+    measure = lambda *_: in_own_process(interrupt, tmp_path, number)
+    try:
+        code = run_to_end("program", lambda: table.fill(("config",), [("x",)], measure))
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 128 + number
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "process").read_text()), 0)
     assert len(open_table(tmp_path).results["rows"]) == 1

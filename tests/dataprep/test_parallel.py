@@ -39,28 +39,20 @@ def is_running(pid):
 
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_pieces_come_in_order(num_processes):
-    assert list(parallel.in_order(operator.neg, range(7), num_processes)) == [
-        0,
-        -1,
-        -2,
-        -3,
-        -4,
-        -5,
-        -6,
-    ]
+    pieces = parallel.in_order(operator.neg, range(7), num_processes)
+    assert list(pieces) == [-i for i in range(7)]
     endless = parallel.in_order(operator.neg, itertools.count(5), num_processes)
     assert list(itertools.islice(endless, 2)) == [-5, -6]
     endless.close()
 
 
-def test_raises_the_error_of_a_worker():
-    with pytest.raises(TypeError):
-        next(parallel.in_order(len, [3], 2))
-
-
-def test_reports_a_worker_that_died():
-    with pytest.raises(ChildProcessError, match=r"process that prepares data died.*data\.workers"):
-        next(parallel.in_order(os._exit, [3], 2))
+@pytest.mark.parametrize(
+    ("function", "error", "word"),
+    [(len, TypeError, "len"), (os._exit, ChildProcessError, r"data\.workers")],
+)
+def test_raises_the_error_of_a_worker_and_reports_its_death(function, error, word):
+    with pytest.raises(error, match=word):
+        next(parallel.in_order(function, [3], 2))
 
 
 def start_parent(function):

@@ -32,12 +32,15 @@ def test_learns_classes_that_differ_in_one_word(folder, capsys):
 
 
 def test_validation_uses_other_files_than_training(folder):
+    (folder / ".cache").mkdir()  # not a class
     names, (inputs, labels), (valid_inputs, valid_labels) = script.read(folder, 101)
     assert names == ["cats", "dogs"]
     assert (np.bincount(labels).tolist(), np.bincount(valid_labels).tolist()) == ([6, 6], [2, 2])
     # The last word of a text is its own: known where it was trained on.
     assert (inputs[:, -1] != script.UNKNOWN).all()
     assert (valid_inputs[:, -1] == script.UNKNOWN).all()
+    # Without a folder, it reads the files of Python.
+    assert min(len(files) for files in script.find_files(None).values()) > script.HOLD_OUT
 
 
 def test_pieces_contain_every_word_once_and_in_order():
@@ -48,29 +51,21 @@ def test_pieces_contain_every_word_once_and_in_order():
     assert labels.tolist() == [0, 0, 1]
 
 
-def test_hidden_folders_are_not_classes(folder):
-    (folder / ".cache").mkdir()
-    assert list(script.find_files(folder)) == ["cats", "dogs"]
-
-
-def test_python_itself_has_files_of_every_class():
-    assert min(len(files) for files in script.find_files(None).values()) > script.HOLD_OUT
-
-
-@pytest.mark.parametrize("flag", ["--length=0", "--epochs=0"])
-def test_rejects_an_empty_piece_and_no_training(folder, capsys, flag):
-    with pytest.raises(SystemExit):
-        script.main([str(folder), flag])
-    assert "--length and --epochs must be 1 or more" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
-    ("texts", "found"), [({}, "none"), ({"one": 2}, r"one \(2\)"), ({"one": 2, "two": 1}, "two")]
+    ("texts", "flags", "word"),
+    [
+        ({}, [], "none"),
+        ({"one": 2}, [], r"one \(2\)"),
+        ({"one": 2, "two": 1}, [], "two"),
+        ({}, ["--length=0"], "--length"),
+        ({}, ["--epochs=0"], "--epochs"),
+    ],
 )
-def test_rejects_a_folder_without_classes(tmp_path, texts, found):
+def test_rejects_a_folder_without_classes_and_sizes_below_one(tmp_path, capsys, texts, flags, word):
     for label, count in texts.items():
         (tmp_path / label).mkdir()
         for i in range(count):
             (tmp_path / label / f"{i}.txt").write_text("text")
-    with pytest.raises(SystemExit, match=f"needs a subfolder for each class.*found: .*{found}"):
-        script.main([str(tmp_path)])
+    with pytest.raises(SystemExit) as stopped:
+        script.main([str(tmp_path), *flags])
+    assert re.search(word, f"{stopped.value} {capsys.readouterr().err}")

@@ -32,15 +32,9 @@ def test_landmarks_are_faster_for_long_inputs(capsys):
 
 
 @pytest.mark.parametrize(
-    ("flag", "sentence"),
-    [
-        ("--lengths=0", "must be 1 or more"),
-        ("--num_landmarks=0", "must be 1 or more"),
-        ("--embed_dim=0", "must be 1 or more"),
-        ("--embed_dim=130", "--embed_dim must be a multiple of 4, the number of heads"),
-    ],
+    "flag", ["--lengths=0", "--num_landmarks=0", "--embed_dim=0", "--embed_dim=130"]
 )
-def test_rejects_invalid_sizes(capsys, flag, sentence):
+def test_rejects_invalid_sizes(capsys, flag):
     with pytest.raises(SystemExit):
         script.main([flag])
-    assert sentence in capsys.readouterr().err
+    assert flag.partition("=")[0] in capsys.readouterr().err

@@ -21,7 +21,6 @@ huge_pages.restart()
 print(os.environ.get("GLIBC_TUNABLES", ""), huge_pages.in_use(), sys.argv[2:], sys.flags.optimize)
 """
 LIBRARY = platform.libc_ver()[0]
-glibc = pytest.mark.skipif(LIBRARY != "glibc", reason="only glibc can be asked for huge pages")
 
 
 def run_program(folder: Path, setting: str, tunables: str = "") -> list[str]:
@@ -42,25 +41,21 @@ def run_program(folder: Path, setting: str, tunables: str = "") -> list[str]:
     return output.stdout.splitlines()
 
 
-@glibc
-def test_restarts_once_with_the_same_process_id_and_arguments(tmp_path):
-    first, second, end = run_program(tmp_path, "always [madvise] never\n")
+@pytest.mark.skipif(LIBRARY != "glibc", reason="only glibc can be asked for huge pages")
+@pytest.mark.parametrize("others", ["", "glibc.malloc.check=0"])
+def test_restarts_once_with_the_same_process_and_arguments_and_keeps_other_tunables(
+    tmp_path, others
+):
+    first, second, end = run_program(tmp_path, "always [madvise] never\n", others)
     assert first == second
-    assert end == "glibc.malloc.hugetlb=1 True ['an argument', '--flag=1'] 1"
-
-
-@glibc
-def test_keeps_other_tunables(tmp_path):
-    *starts, end = run_program(tmp_path, "always [madvise] never\n", "glibc.malloc.check=0")
-    assert len(starts) == 2
-    assert end.startswith("glibc.malloc.hugetlb=1:glibc.malloc.check=0 True ")
+    tunables = ":".join(filter(None, ["glibc.malloc.hugetlb=1", others]))
+    assert end == f"{tunables} True ['an argument', '--flag=1'] 1"
 
 
 @pytest.mark.parametrize(
     ("setting", "tunables"),
     [
         ("always [madvise] never\n", "glibc.malloc.hugetlb=0"),  # a choice of the user
-        ("always [madvise] never\n", "glibc.malloc.hugetlb=2"),
         ("[always] madvise never\n", ""),
         ("always madvise [never]\n", ""),
         ("", ""),

@@ -1,24 +1,15 @@
 """The grid, the file of jobs, and the choice by validation."""
 
-import json
 import shlex
 
 import pytest
 
 from launch.grid import expand, split_names, split_values
 from launch.jobs import Job, chosen_setting, due_tests, merge, read_jobs, write_jobs
+from tests.launch.sweeps import finish
 
 CONFIGS = ["configs/listops.py:nystrom,num_landmarks=32", "configs/text.py:softmax"]
 RATES = {"optimizer.learning_rate": ["1e-4", "1e-3"]}
-
-
-def finish(job, accuracy, **values):
-    """Writes the result of a run; it diverged if the accuracy is None."""
-    found = {"valid_accuracy": accuracy} | (values or {"state": "validated"})
-    if accuracy is None:
-        found = {"state": "diverged", "step": 3}
-    job.folder.mkdir(parents=True, exist_ok=True)
-    (job.folder / "result.json").write_text(json.dumps(found))
 
 
 def test_lists_split_at_commas_outside_brackets():
@@ -34,7 +25,7 @@ def test_lists_split_at_commas_outside_brackets():
     }
 
 
-def test_grid_is_a_file_of_commands_that_reads_back(tmp_path):
+def test_grid_is_a_file_of_commands_that_reads_back(monkeypatch, tmp_path):
     values = RATES | {"train.total_steps": ["10"]}
     jobs = expand(tmp_path, CONFIGS, values, seeds=3, data_dir="/my data")
     assert len(jobs) == 2 * 2 * 3
@@ -49,21 +40,21 @@ def test_grid_is_a_file_of_commands_that_reads_back(tmp_path):
     ]
     assert jobs[0].name == "listops-nystrom-num_landmarks=32-learning_rate=1e-4-seed0"
     assert "--config.data.dir=/my data" not in jobs[0].command  # ListOps is generated
-
-
-def test_runs_of_a_single_setting_evaluate_the_test_set(tmp_path):
+    # Runs of a single setting evaluate the test set.
     jobs = expand(tmp_path, CONFIGS, {"train.total_steps": ["10"]}, seeds=1)
     assert not any(job.is_candidate for job in jobs)
     assert jobs[1].name == "text-softmax-seed0"
+    monkeypatch.setenv("HOME", str(tmp_path))  # expanded as in a run
+    assert Job(tmp_path, ("run", "--workdir=~/a")).folder == tmp_path / "a"
 
 
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        (b"python run_lra.py --workdir=a", "line 1: a job needs"),
-        (b"python 'run_lra.py", "line 1: No closing quotation"),
+        (b"python run_lra.py --workdir=a", "line 1: "),
+        (b"python 'run_lra.py", "line 1: .*quotation"),
         (b"run --config=a --workdir=b/x\nrun --config=a --workdir=c/x", "folder name x"),
-        ("python rün_lra.py".encode("latin-1"), "byte 9 is 0xfc"),
+        ("python rün_lra.py".encode("latin-1"), "0xfc"),
     ],
 )
 def test_rejects_an_invalid_file(tmp_path, text, word):
@@ -72,17 +63,12 @@ def test_rejects_an_invalid_file(tmp_path, text, word):
         read_jobs(tmp_path)
 
 
-def test_home_is_expanded_as_in_a_run(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert Job(tmp_path, ("run", "--workdir=~/a")).folder == tmp_path / "a"
-
-
 def test_a_larger_grid_adds_jobs_and_keeps_edited_files(tmp_path):
     jobs = expand(tmp_path, CONFIGS, {}, seeds=2)
     assert merge(jobs, expand(tmp_path, CONFIGS, {}, seeds=1), tmp_path) == jobs
     more = expand(tmp_path, CONFIGS, {}, seeds=3)
     assert {*merge(jobs, more, tmp_path)} == {*more}
-    with pytest.raises(ValueError, match="another command for listops-nystrom"):
+    with pytest.raises(ValueError, match="listops-nystrom"):
         merge(jobs, expand(tmp_path, CONFIGS, {"train.total_steps": ["10"]}, 1), tmp_path)
 
 
@@ -91,13 +77,13 @@ def test_values_cannot_be_added_after_the_choice(tmp_path):
     jobs = expand(tmp_path, CONFIGS[:1], RATES, seeds=1)
     more = expand(tmp_path, CONFIGS[:1], {"optimizer.learning_rate": ["1e-4", "1e-3", "1e-2"]}, 1)
     assert len(merge(jobs, more, tmp_path)) == 3
-    with pytest.raises(ValueError, match="one choice of values only"):
+    with pytest.raises(ValueError, match="one choice"):
         merge(expand(tmp_path, CONFIGS[:1], {}, seeds=1), more, tmp_path)
     for states in ([{"test_accuracy": 0.4}, {}], [{}, {}]):
         for job, values in zip(jobs, states, strict=True):
             finish(job, 0.4, **values)
         assert merge(jobs, jobs, tmp_path) == jobs
-        with pytest.raises(ValueError, match="one choice of values only"):
+        with pytest.raises(ValueError, match="one choice"):
             merge(jobs, more, tmp_path)
 
 

@@ -1,5 +1,6 @@
 """The local queue, the logs and the table, with processes that do not train."""
 
+import re
 import threading
 
 import pytest
@@ -9,15 +10,7 @@ from launch.jobs import MARK, Job, unfinished, write_jobs
 from launch.runner import Queue, environments
 from launch.status import table
 from tests.helpers import files_of_at_most
-from tests.launch.test_jobs import finish
-from tests.programs import ROOT
-
-STUB = ROOT / "tests" / "launch" / "stub.py"
-
-
-def job(folder, name, *flags, config="listops"):
-    words = ("python", str(STUB), f"--config={config}", *flags, f"--workdir={folder / name}")
-    return Job(folder, words)
+from tests.launch.sweeps import finish, job, starts
 
 
 def candidates(folder, **accuracies):
@@ -35,10 +28,6 @@ def candidates(folder, **accuracies):
 def run(folder, jobs, todo, workers=1):
     write_jobs(folder, jobs)
     return Queue(folder, workers)(todo)
-
-
-def starts(job):
-    return (job.folder / "starts").read_text().count("\n")
 
 
 def have_test(jobs):
@@ -71,7 +60,7 @@ def test_one_failure_of_any_kind_does_not_stop_the_rest_and_is_retried(tmp_path,
     todo = unfinished(jobs)
     assert todo == [*jobs[1:4], *jobs[5:]]
     assert run(tmp_path, jobs[:5], todo[:3], workers=3) == 0
-    assert [starts(own) for own in jobs[:5]] == [1, 2, 2, 2, 1]
+    assert starts(jobs[:5]) == [1, 2, 2, 2, 1]
     assert table(jobs[:5])[1] == 0
 
 
@@ -88,16 +77,13 @@ def test_the_best_setting_is_tested_by_the_queue(tmp_path):
         for seed in range(2)
     ]
     assert run(tmp_path, jobs, jobs, workers=4) == 0
-    assert [starts(own) for own in jobs] == [1, 1, 2, 2]
+    assert starts(jobs) == [1, 1, 2, 2]
     assert have_test(jobs) == [False, False, True, True]
     assert unfinished(jobs) == []
     finish(jobs[3], 0.5)  # killed before its test
     text, code = table(jobs)
     assert code == 3
-    words = (
-        "rate2-seed1  waiting   validation accuracy 50.00 %; chosen, the test set is not evaluated"
-    )
-    assert words in text
+    assert "rate2-seed1  waiting   validation accuracy 50.00 %; chosen" in text
 
 
 def test_state_of_a_candidate_that_failed_and_was_finished_by_hand(tmp_path):
@@ -139,9 +125,7 @@ def test_the_table_has_the_mean_over_seeds(tmp_path):
     jobs = [job(tmp_path, f"one-seed{seed}", f"--config.train.seed={seed}") for seed in range(4)]
     for own, accuracy in zip(jobs, (0.3, 0.4, 0.5, None), strict=True):
         finish(own, accuracy and 0.1, test_accuracy=accuracy)
-    words = (
-        "one, 3 seeds and 1 that diverged: test accuracy 40.00 %, standard deviation 10.00, 95 %"
-    )
+    words = "one, 3 seeds and 1 that diverged: test accuracy 40.00 %, standard deviation 10.00"
     assert words in table(jobs)[0]
     assert "40.00" not in table(jobs[::3])[0]  # one seed has no statistics
 
@@ -190,22 +174,21 @@ def test_status_of_a_running_job_has_its_step_and_time_left(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "word"),
     [
-        ("result", "{}", "valid_accuracy is missing"),
-        ("result", '{"valid_accuracy": null}', "valid_accuracy is missing"),
-        ("result", '{"valid_accuracy": "0.4"}', "valid_accuracy must be a number"),
-        ("result", '{"state": "diverged"}', "step is missing"),
-        ("config", '{"train": {}}', "total_steps is missing"),
+        ("result", "{}", "valid_accuracy"),
+        ("result", '{"valid_accuracy": "0.4"}', "number"),
+        ("result", '{"state": "diverged"}', "step"),
+        ("config", '{"train": {}}', "total_steps"),
     ],
 )
-def test_a_run_with_an_invalid_file_has_failed_and_is_not_chosen(tmp_path, name, content, words):
+def test_a_run_with_an_invalid_file_has_failed_and_is_not_chosen(tmp_path, name, content, word):
     _, bad = jobs = candidates(tmp_path, good=0.5, bad=None)
     bad.folder.mkdir()
     (bad.folder / f"{name}.json").write_text(content)
     text, code = table(jobs)
     assert code == 1
-    assert f"bad   failed    {bad.folder}/{name}.json: {words}" in text
+    assert re.search(rf"bad   failed    {bad.folder}/{name}\.json: .*{word}", text)
     assert unfinished(jobs) == [bad]
 
 

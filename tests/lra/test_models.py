@@ -12,8 +12,8 @@ from lra.models import (
     ModelConfig,
     SequenceEncoder,
     Tagger,
-    first_and_last,
     masked_mean,
+    pool,
     sinusoids,
 )
 from nystromformer_jax import Encoder, EncoderBlock, make_core
@@ -24,12 +24,14 @@ from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,
     assert_close,
+    dropped_shapes,
     mask_of_lengths,
     random_variables,
 )
 
 SOFTMAX = make_core("softmax")
 SIZES = {"vocab_size": 11, "max_len": 64, "embed_dim": 12, "head_dim": 5, "mlp_dim": 7}
+EVERYWHERE = jnp.ones((2, 13), bool)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -37,10 +39,49 @@ def apply(model, variables, *inputs):
     return model.apply(variables, *inputs, deterministic=True)
 
 
-def small_model(attention="nystrom", sizes=None, kind=Classifier, **options):
-    sizes = {"embed_dim": 12, "head_dim": 5, "mlp_dim": 7} | (sizes or {})
-    config = ModelConfig(vocab_size=11, max_len=64, **sizes)
-    return kind(config, make_core(attention, **options), num_classes=3)
+def encoder_of(**changes):
+    return SequenceEncoder(ModelConfig(**SIZES | {"num_layers": 1} | changes), SOFTMAX)
+
+
+def small_model(kind, attention="softmax", sizes=(), **options):
+    return kind(ModelConfig(**SIZES | dict(sizes)), make_core(attention, **options), num_classes=3)
+
+
+def encoded(inputs, mask, **changes):
+    """Returns the output of one random layer and its parameters."""
+    encoder = encoder_of(**changes)
+    variables = random_variables(jax.random.key(0), encoder, inputs, mask)
+    return np.asarray(apply(encoder, variables, inputs, mask)), variables["params"]
+
+
+def mean_of_encoder(params, x, mask):
+    """Encodes embeddings with one layer of `SIZES`, and averages over real tokens."""
+    block = functools.partial(EncoderBlock, 2, SOFTMAX, 7, qkv_features=10)
+    apply = jax.jit(functools.partial(Encoder(1, block).apply, deterministic=True))
+    return masked_mean(apply({"params": params["encoder"]}, x, mask), mask)
+
+
+def modules_of(encoder):
+    """Returns the modules that an encoder calls, in order."""
+    modules = []
+
+    def spy(call, args, kwargs, context):
+        modules.append(context.module)
+        return call(*args, **kwargs)
+
+    inputs, mask = jnp.ones((1, 9), jnp.int32), jnp.ones((1, 9), bool)
+    with nn.intercept_methods(spy):
+        init = functools.partial(encoder.init, deterministic=True)
+        jax.eval_shape(init, jax.random.key(0), inputs, mask)
+    return modules
+
+
+@pytest.fixture
+def inputs(rngs):
+    return jax.random.randint(next(rngs), (2, 13), 1, 11)
+
+
+# --- Pooling
 
 
 def test_a_tagger_classifies_the_tokens_at_the_positions(rngs):
@@ -49,107 +90,76 @@ def test_a_tagger_classifies_the_tokens_at_the_positions(rngs):
     model = Tagger(ModelConfig(**SIZES, num_layers=1), SOFTMAX, num_classes=3)
     positions = np.array([[4, 0, 19], [8, 8, 1]])
     variables = random_variables(next(rngs), model, inputs, mask, positions)
-    logits = np.asarray(apply(model, variables, inputs, mask, positions))
-    assert logits.shape == (2, 3, 3)
-    assert_close(logits[1, 0], logits[1, 1], SAME_ARITHMETIC)
+    logits = apply(model, variables, inputs, mask, positions)
     everywhere = apply(model, variables, inputs, mask, np.tile(np.arange(20), (2, 1)))
     expected = np.take_along_axis(np.asarray(everywhere), positions[..., None], axis=1)
     assert_close(logits, expected, SAME_ARITHMETIC)
 
 
-def test_padded_mean_divides_by_the_padded_length(rngs):
-    """The features are those of the mean over real tokens times the fraction of real tokens."""
-    inputs = jax.random.randint(next(rngs), (2, 20), 1, 11)
-    mask = mask_of_lengths([20, 5], 20)
-    mean, padded_mean = (pooled_by(how, inputs, mask)[0] for how in ("mean", "padded_mean"))
-    assert_close(padded_mean, mean * jnp.array([[1.0], [0.25]]), SAME_ARITHMETIC)
+# With padding at the end, in front, between tokens, and everywhere. Its content does not matter.
+MASK = jnp.array(
+    [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [0, 1, 0, 1, 0], [0, 0, 1, 0, 0], [0] * 5], bool
+)
+FIRST = [[0, 1], [14, 15], [22, 23], [34, 35], [0, 0]]
+LAST = [[4, 5], [18, 19], [26, 27], [34, 35], [0, 0]]
+MEAN = [[2, 3], [16, 17], [24, 25], [34, 35], [0, 0]]
 
 
-def pooled_by(pooling, inputs, mask, **sizes):
-    config = ModelConfig(**SIZES | {"num_layers": 1} | sizes, pooling=pooling)
-    encoder = SequenceEncoder(config, SOFTMAX)
-    params = random_variables(jax.random.key(0), encoder, inputs, mask)
-    return np.asarray(apply(encoder, params, inputs, mask)), params
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ("mean", MEAN),
+        ("padded_mean", np.multiply(MEAN, [[0.6], [0.6], [0.4], [0.2], [0]])),
+        ("ends", np.concatenate([FIRST, LAST, MEAN], axis=1)),
+    ],
+)
+def test_pooling_ignores_the_content_of_padding(pooling, expected):
+    x = jnp.where(MASK[..., None], jnp.arange(50.0).reshape(5, 5, 2), jnp.nan)
+    assert_close(pool(x, MASK, pooling), np.asarray(expected), SAME_ARITHMETIC)
+    assert pool(x.astype(jnp.bfloat16), MASK, pooling).dtype == jnp.float32
 
 
-def mean_of_encoder(params, x, mask):
-    """Encodes embeddings with one layer of `SIZES`, and averages over real tokens."""
-    block = functools.partial(EncoderBlock, 2, SOFTMAX, 7, qkv_features=10)
-    apply = jax.jit(functools.partial(Encoder(1, block).apply, deterministic=True))
-    return masked_mean(apply({"params": params}, x, mask), mask)
+def test_pooling_of_all_positions_and_of_the_first():
+    x = jnp.arange(50.0, dtype=jnp.bfloat16).reshape(5, 5, 2)
+    for pooling, expected in (("all_mean", x.mean(axis=1)), ("first", x[:, 0]), ("cls", x[:, 0])):
+        pooled = pool(x, MASK, pooling)
+        assert pooled.dtype == jnp.float32
+        assert_close(pooled, expected, SAME_ARITHMETIC)
 
 
-def test_all_mean_equals_mean_without_padding(rngs):
-    inputs = jax.random.randint(next(rngs), (3, 19), 1, 11)
-    everywhere = jnp.ones((3, 19), bool)
-    one, other = (pooled_by(how, inputs, everywhere)[0] for how in ("mean", "all_mean"))
-    assert_close(one, other, SAME_ARITHMETIC)
-    mask = mask_of_lengths([19, 7, 5], 19)
-    one, other = (pooled_by(how, inputs, mask)[0] for how in ("mean", "all_mean"))
-    assert np.abs(one - other).max() > 1e-3
-
-
-def test_class_token_is_the_first_token(rngs):
+def test_class_token_is_the_first_token_and_depends_on_all_real_tokens(inputs):
     """With one layer and no positions its output does not depend on the order of the tokens."""
-    inputs = jax.random.randint(next(rngs), (2, 13), 1, 11)
-    everywhere = jnp.ones((2, 13), bool)
-    sizes = {"max_len": 13}
-    pooled, params = pooled_by("cls", inputs, everywhere, **sizes)
-    assert params["params"]["cls"].shape == (1, 1, 12)
-    assert params["params"]["position_embedding"]["embedding"].shape == (14, 12)
-    first, _ = pooled_by("first", inputs, everywhere, **sizes)
-    assert np.abs(pooled - first).max() > 1e-3
-    config = ModelConfig(**SIZES | sizes, num_layers=1, pooling="cls")
-    encoder = SequenceEncoder(config, SOFTMAX)
-    nowhere = jax.tree.map(lambda leaf: leaf, params)
-    nowhere["params"]["position_embedding"]["embedding"] *= 0
-    turned, straight = (apply(encoder, nowhere, x, everywhere) for x in (inputs[:, ::-1], inputs))
-    assert_close(turned, straight, REFERENCE)
-
-
-def test_class_token_depends_on_all_real_tokens_and_no_padding(rngs):
-    inputs = jax.random.randint(next(rngs), (2, 13), 1, 11)
     mask = mask_of_lengths([13, 7], 13)
-    pooled, _ = pooled_by("cls", inputs, mask)
-    another = inputs % 10 + 1  # a different token everywhere
-    same, _ = pooled_by("cls", jnp.where(mask, inputs, another), mask)
-    assert_close(same, pooled, SAME_ARITHMETIC)
-    last, _ = pooled_by("cls", inputs.at[1, 6].set(another[1, 6]), mask)
+    pooled, params = encoded(inputs, mask, pooling="cls", max_len=13)
+    assert params["cls"].shape == (1, 1, 12)
+    assert params["position_embedding"]["embedding"].shape == (14, 12)
+    assert np.abs(pooled - encoded(inputs, mask, pooling="first", max_len=13)[0]).max() > 1e-3
+    encoder = encoder_of(pooling="cls", max_len=13)
+    params["position_embedding"]["embedding"] *= 0
+    run = lambda inputs, mask: apply(encoder, {"params": params}, inputs, mask)
+    assert_close(run(inputs[:, ::-1], EVERYWHERE), run(inputs, EVERYWHERE), REFERENCE)
+    pooled, another = run(inputs, mask), inputs % 10 + 1  # a different token everywhere
+    assert_close(run(jnp.where(mask, inputs, another), mask), pooled, SAME_ARITHMETIC)
+    last = run(inputs.at[1, 6].set(another[1, 6]), mask)
     assert np.abs(last - pooled)[1].max() > 1e-3
-
-
-def test_class_token_without_real_tokens_is_finite():
-    inputs, mask = jnp.zeros((2, 13), jnp.int32), mask_of_lengths([13, 0], 13)
-    pooled, _ = pooled_by("cls", inputs, mask)
-    assert np.isfinite(pooled).all()
-
-
-@pytest.mark.parametrize("pooling", ["mean", "padded_mean", "all_mean", "first", "cls", "ends"])
-def test_pooled_output_is_float32(pooling):
-    inputs, mask = jnp.zeros((2, 13), jnp.int32), mask_of_lengths([13, 5], 13)
-    encoder = SequenceEncoder(ModelConfig(**SIZES, pooling=pooling, dtype="bfloat16"), SOFTMAX)
-    pooled = jax.eval_shape(
-        lambda: encoder.init_with_output(jax.random.key(0), inputs, mask, deterministic=True)[0]
-    )
-    assert pooled.dtype == jnp.float32
+    assert np.isfinite(run(inputs, mask_of_lengths([13, 0], 13))).all()
 
 
 def test_half_precision_sums_the_gradients_of_a_token_in_float32(rngs):
     inputs, mask = jnp.ones((64, 32), jnp.int32), jnp.ones((64, 32), bool)
-    full, half = (
-        SequenceEncoder(ModelConfig(**SIZES, num_layers=1, dtype=dtype), SOFTMAX)
-        for dtype in ("float32", "bfloat16")
-    )
+    full, half = encoder_of(dtype="float32"), encoder_of(dtype="bfloat16")
     variables = random_variables(next(rngs), full, inputs, mask)
-    weights = jax.random.normal(next(rngs), (12,))
 
     def gradient_of(model):
-        total = lambda variables: (apply(model, variables, inputs, mask) @ weights).sum()
+        total = lambda variables: (apply(model, variables, inputs, mask) @ jnp.arange(12.0)).sum()
         gradient = jax.jit(jax.grad(total))(variables)
         return gradient["params"]["token_embedding"]["embedding"][1]
 
     expected = gradient_of(full)
     assert jnp.abs(gradient_of(half) - expected).max() < 0.1 * jnp.abs(expected).max()
+
+
+# --- Embeddings
 
 
 def test_sinusoids_equal_their_formula():
@@ -162,92 +172,37 @@ def test_sinusoids_equal_their_formula():
     assert sinusoids(5, 3).shape == (5, 3)
 
 
-def test_fixed_positions_are_sinusoids_without_parameters(rngs):
-    inputs, mask = jax.random.randint(next(rngs), (2, 13), 1, 11), mask_of_lengths([13, 7], 13)
-    pooled, variables = pooled_by("mean", inputs, mask, positions="sinusoidal")
-    weights = variables["params"]
-    assert "position_embedding" not in weights
-    x = weights["token_embedding"]["embedding"][inputs] + sinusoids(13, 12)[None]
-    assert_close(pooled, mean_of_encoder(weights["encoder"], x, mask), REFERENCE)
-
-
-def test_mean_is_over_real_tokens():
-    x = jnp.array([[[1.0], [5.0], [jnp.nan]], [[jnp.nan]] * 3])
-    mask = jnp.array([[True, True, False], [False] * 3])
-    assert_close(masked_mean(x, mask), jnp.array([[3.0], [0.0]]), SAME_ARITHMETIC)
-
-
-def test_ends_are_the_first_and_the_last_real_token():
-    """With padding at the end, in front, between tokens, and everywhere. Its content does not matter."""
-    mask = jnp.array(
-        [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [0, 1, 0, 1, 0], [0, 0, 1, 0, 0], [0] * 5], bool
-    )
-    x = jnp.arange(50.0).reshape(5, 5, 2)
-    x = jnp.where(mask[..., None], x, jnp.nan)
-    first, last = first_and_last(x, mask)
-    assert first.tolist() == [[0, 1], [14, 15], [22, 23], [34, 35], [0, 0]]
-    assert last.tolist() == [[4, 5], [18, 19], [26, 27], [34, 35], [0, 0]]
-    half = first_and_last(x.astype(jnp.bfloat16), mask)
-    assert [leaf.dtype for leaf in half] == [jnp.float32, jnp.float32]
-
-
-def test_ends_pooling_concatenates_both_ends_and_the_mean(rngs):
-    inputs = jax.random.randint(next(rngs), (3, 13), 1, 11)
-    mask = mask_of_lengths([13, 7, 0], 13)
-    pooled, _ = pooled_by("ends", inputs, mask)
-    assert_close(pooled[:, :12], pooled_by("first", inputs, mask)[0], REFERENCE, where=mask[:, 0])
-    assert_close(pooled[:, 24:], pooled_by("mean", inputs, mask)[0], REFERENCE)
-    assert (pooled[2] == 0).all()
-    # Tokens after the last real one do not matter; the last real one does.
-    turned = inputs.at[1, 7:].set(inputs[1, 7:] % 10 + 1)
-    assert_close(pooled_by("ends", turned, mask)[0], pooled, REFERENCE)
-    other = pooled_by("ends", inputs.at[1, 6].set(inputs[1, 6] % 10 + 1), mask)[0]
-    assert np.abs(other - pooled)[1, 12:24].max() > 1e-3
-    params = random_variables(next(rngs), small_model("softmax", {"pooling": "ends"}), inputs, mask)
-    assert params["params"]["head_hidden"]["kernel"].shape == (36, 7)
-
-
-def test_stem_is_between_embedding_and_positions(rngs):
-    inputs = jax.random.randint(next(rngs), (2, 13), 1, 11)
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
+def test_the_stem_is_between_embedding_and_positions(inputs, positions):
     mask = mask_of_lengths([13, 7], 13)
-    pooled, variables = pooled_by("mean", inputs, mask, stem=(5, 3))
-    weights = variables["params"]
-    kernels = [weights["stem"][f"convolution_{i}"]["kernel"].shape for i in range(2)]
+    pooled, params = encoded(inputs, mask, stem=(5, 3), positions=positions)
+    kernels = [params["stem"][f"convolution_{i}"]["kernel"].shape for i in range(2)]
     assert kernels == [(5, 12, 12), (3, 12, 12)]
-    x = weights["token_embedding"]["embedding"][inputs]
-    x = jax.jit(ConvStem((5, 3)).apply)({"params": weights["stem"]}, x, mask)
-    x = x + weights["position_embedding"]["embedding"][None, :13]
-    assert_close(pooled, mean_of_encoder(weights["encoder"], x, mask), REFERENCE)
+    x = params["token_embedding"]["embedding"][inputs]
+    x = jax.jit(ConvStem((5, 3)).apply)({"params": params["stem"]}, x, mask)
+    if positions == "learned":
+        x = x + params["position_embedding"]["embedding"][None, :13]
+    else:
+        assert "position_embedding" not in params
+    if positions == "sinusoidal":
+        x = x + sinusoids(13, 12)[None]
+    assert_close(pooled, mean_of_encoder(params, x, mask), REFERENCE)
 
 
-def test_order_of_tokens_does_not_matter_without_positions(rngs):
-    inputs, everywhere = jax.random.randint(next(rngs), (2, 13), 1, 11), jnp.ones((2, 13), bool)
-    pooled, params = pooled_by("mean", inputs, everywhere, positions="none")
-    assert "position_embedding" not in params["params"]
-    turned, _ = pooled_by("mean", inputs[:, ::-1], everywhere, positions="none")
-    assert_close(turned, pooled, REFERENCE)
-
-
-def test_token_embeddings_may_be_initialized_with_sinusoids():
-    inputs, mask = jnp.zeros((2, 13), jnp.int32), jnp.ones((2, 13), bool)
-
+def test_token_embeddings_may_be_initialized_with_sinusoids(inputs):
     def table(token_init):
-        config = ModelConfig(**SIZES, num_layers=1, token_init=token_init)
-        encoder = SequenceEncoder(config, SOFTMAX)
-        init = jax.jit(functools.partial(encoder.init, deterministic=True))
-        return init(jax.random.key(0), inputs, mask)["params"]["token_embedding"]["embedding"]
+        init = functools.partial(encoder_of(token_init=token_init).init, deterministic=True)
+        params = jax.jit(init)(jax.random.key(0), inputs, EVERYWHERE)["params"]
+        return params["token_embedding"]["embedding"]
 
     assert_close(table("fourier"), sinusoids(11, 12), SAME_ARITHMETIC)
     assert np.abs(table("normal")).max() < 0.2
 
 
 @pytest.mark.parametrize("name", ["lecun", "google"])
-def test_embeddings_kernels_and_biases_are_initialized_as_configured(name):
-    config = ModelConfig(**SIZES | {"mlp_dim": 90}, num_layers=1, initialization=name)
-    encoder = SequenceEncoder(config, SOFTMAX)
-    inputs, mask = jnp.ones((1, 9), jnp.int32), jnp.ones((1, 9), bool)
-    init = jax.jit(functools.partial(encoder.init, deterministic=True))
-    params = init(jax.random.key(0), inputs, mask)["params"]
+def test_embeddings_kernels_and_biases_are_initialized_as_configured(name, inputs):
+    init = functools.partial(encoder_of(mlp_dim=90, initialization=name).init, deterministic=True)
+    params = jax.jit(init)(jax.random.key(0), inputs, EVERYWHERE)["params"]
     layer = params["encoder"]["layer_0"]["mlp"]["hidden"]
     kernel, bias = np.asarray(layer["kernel"]), np.asarray(layer["bias"])
     deviation = 1.0 if name == "google" else 0.02
@@ -260,46 +215,21 @@ def test_embeddings_kernels_and_biases_are_initialized_as_configured(name):
         assert not bias.any()
 
 
+# --- Whole models
+
+
 @pytest.mark.parametrize("block", ["transformer", "gated_ema"])
-def test_every_layer_has_the_configured_activation_and_epsilon(block):
-    options = {"block": block, "activation": "relu", "layer_norm_epsilon": 0.1}
-    encoder = SequenceEncoder(ModelConfig(**SIZES, **options, num_layers=1, stem=(3,)), SOFTMAX)
-    activations, epsilons = {}, {}
-
-    def spy(call, args, kwargs, context):
-        module = context.module
-        if isinstance(module, (ConvStem, MlpBlock)):
-            activations[module.name] = module.activation
-        elif isinstance(module, nn.LayerNorm):
-            epsilons["/".join(module.path)] = module.epsilon
-        return call(*args, **kwargs)
-
-    inputs, mask = jnp.ones((1, 9), jnp.int32), jnp.ones((1, 9), bool)
-    with nn.intercept_methods(spy):
-        init = functools.partial(encoder.init, deterministic=True)
-        jax.eval_shape(init, jax.random.key(0), inputs, mask)
+def test_every_layer_has_its_configured_options(block):
+    options = {"block": block, "activation": "relu", "layer_norm_epsilon": 0.1, "stem": (3,)}
+    modules = modules_of(encoder_of(**options, ema_states=3, ema_normalization="variance"))
+    activations = {x.name: x.activation for x in modules if isinstance(x, (ConvStem, MlpBlock))}
     assert activations == {"stem": "relu", "mlp": "relu"}
+    epsilons = {"/".join(x.path): x.epsilon for x in modules if isinstance(x, nn.LayerNorm)}
     assert len(epsilons) >= 4  # of the stem, two of the block, and the last one
     assert set(epsilons.values()) == {0.1}
-
-
-def test_blocks_get_the_time_scales_and_the_normalization_of_the_averages():
-    config = ModelConfig(
-        **SIZES, num_layers=1, block="gated_ema", ema_states=3, ema_normalization="variance"
-    )
-    encoder = SequenceEncoder(config, make_core("none"))
-    options = set()
-
-    def spy(call, args, kwargs, context):
-        if isinstance(module := context.module, MultiScaleEma):
-            options.add((module.num_states, module.max_time_scale, module.normalization))
-        return call(*args, **kwargs)
-
-    inputs, mask = jnp.ones((1, 9), jnp.int32), jnp.ones((1, 9), bool)
-    with nn.intercept_methods(spy):
-        init = functools.partial(encoder.init, deterministic=True)
-        jax.eval_shape(init, jax.random.key(0), inputs, mask)
-    assert options == {(3, 64, "variance")}
+    averages = [x for x in modules if isinstance(x, MultiScaleEma)]
+    found = {(x.num_states, x.max_time_scale, x.normalization) for x in averages}
+    assert found == ({(3, 64, "variance")} if block == "gated_ema" else set())
 
 
 @pytest.mark.slow_except("Classifier-softmax-sizes1", "DualEncoder-softmax-sizes3")
@@ -316,7 +246,7 @@ def test_blocks_get_the_time_scales_and_the_normalization_of_the_averages():
 def test_logits_and_gradients_ignore_padding(rngs, kind, attention, sizes):
     """Tokens in the padding, and the length of the padding, change nothing."""
     options = {"num_landmarks": 5, "conv_kernel_size": 3} if attention == "nystrom" else {}
-    model = small_model(attention, sizes, kind=kind, **options)
+    model = small_model(kind, attention, {"num_layers": 1} | sizes, **options)
     texts, padded = [], []
     for lengths in ([23, 9], [17, 23])[: len(kind.batch_keys) // 2]:
         inputs = jax.random.randint(next(rngs), (2, 23), 1, 11)
@@ -342,28 +272,11 @@ def test_logits_and_gradients_ignore_padding(rngs, kind, attention, sizes):
     assert_close(gradients, expected_gradients, REFERENCE)
 
 
-def test_order_of_tokens_matters(rngs):
-    inputs, mask = jnp.arange(1, 9)[None], jnp.ones((1, 8), bool)
-    forwards, _ = pooled_by("mean", inputs, mask)
-    backwards, _ = pooled_by("mean", inputs[:, ::-1], mask)
-    assert np.abs(forwards - backwards).max() > 1e-5
-
-
-@pytest.mark.slow(minutes=0.1)
-def test_dropout_applies_to_the_embeddings(rngs):
-    model = small_model(num_landmarks=5)
-    inputs, mask = jnp.ones((1, 23), jnp.int32), jnp.ones((1, 23), bool)
-    params = model.init(next(rngs), inputs, mask, deterministic=True)
-    _, state = model.apply(
-        params,
-        inputs,
-        mask,
-        deterministic=False,
-        rngs={"dropout": next(rngs)},
-        capture_intermediates=lambda module, _: type(module).__name__ == "Dropout",
-    )
-    embedded = state["intermediates"]["sequence_encoder"]["Dropout_0"]["__call__"][0]
-    assert 0.02 < float((embedded == 0).mean()) < 0.3  # a tenth
+def test_dropout_applies_to_the_embeddings_and_the_head_gets_all_pooled_features(rngs, inputs):
+    model = small_model(Classifier, sizes={"pooling": "ends"})
+    variables = random_variables(next(rngs), model, inputs, EVERYWHERE)
+    assert dropped_shapes(model, variables, inputs, EVERYWHERE)[0] == (2, 13, 12)
+    assert variables["params"]["head_hidden"]["kernel"].shape == (36, 7)
 
 
 @pytest.mark.parametrize(

@@ -29,20 +29,15 @@ def test_label_has_the_attention_its_size_and_the_changes(argument, sections, la
     assert label_of(config(argument, **sections), config(argument)) == label
 
 
-def test_label_of_an_attention_of_another_package_is_its_class():
+def test_labels_of_other_packages_and_of_fine_tuning():
+    """They name the class, and the checkpoint."""
     values = config("softmax", attention={"name": "package.module:Wide"})
     assert label_of(values, values) == "Wide"
-
-
-def test_label_of_fine_tuning_names_the_checkpoint():
     values = glue.get_config("sst2").to_dict()
     values["init"]["checkpoint"] = "runs/wikipedia/model"
     assert label_of(values, values) == "wikipedia"
     values["attention"] = {"name": "nystrom", "num_landmarks": 16}
     assert label_of(values, values) == "nystrom-16 from wikipedia"
-
-
-def test_sizes_are_options_of_the_attentions():
     for name, option in SIZES.items():
         assert option in config(name)["attention"]
 
@@ -70,14 +65,6 @@ def test_an_older_config_without_a_newer_option_at_its_default_is_the_same_setti
     assert setting_of(old) == setting_of(config("nystrom"))
 
 
-@pytest.mark.parametrize(
-    ("recipe", "words"),
-    [
-        ("", ""),
-        ("paper", ""),
-        ("fast", "recipe=fast"),
-        ("quirks=mlpen", "quirks=mlpen"),
-    ],
-)
-def test_words_of_a_recipe_are_those_of_the_command(recipe, words):
-    assert recipe_words(recipe) == words
+def test_words_of_a_recipe_are_those_of_the_command():
+    words = {"": "", "paper": "", "fast": "recipe=fast", "quirks=mlpen": "quirks=mlpen"}
+    assert {recipe: recipe_words(recipe) for recipe in words} == words

@@ -78,12 +78,11 @@ def test_an_older_run_has_the_name_of_its_attention_as_label(tmp_path):
         ("result.json", {"state": "diverged"}, "step"),
     ],
 )
-def test_an_invalid_file_is_one_sentence(tmp_path, file, change, word):
+def test_an_invalid_file_is_named_with_the_key(tmp_path, file, change, word):
     path = write_run(tmp_path / "a") / file
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(ValueError, match=word) as error:
+    with pytest.raises(ValueError, match=f"{path}.*{word}"):
         read(tmp_path)
-    assert str(path) in str(error.value)
 
 
 def test_a_folder_without_runs_is_an_error(tmp_path):

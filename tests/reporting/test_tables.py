@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from reporting.tables import (
     comparison,
@@ -33,20 +32,10 @@ def test_columns_of_numbers_are_right_aligned():
     assert markdown(pd.DataFrame()) == ""
 
 
-@pytest.mark.parametrize(
-    ("cell", "is_number"),
-    [
-        ("−1.5", True),
-        ("± 0.7", True),
-        ("1,024", True),
-        ("2e-5", True),
-        ("4c8a1f", False),
-        ("", False),
-    ],
-)
-def test_a_cell_that_begins_with_a_number_is_one(cell, is_number):
-    line = markdown([{"a": "x", "b": cell}]).splitlines()[1]
-    assert line.endswith("---: |") == is_number
+def test_a_cell_that_begins_with_a_number_is_one():
+    for cell in ("−1.5", "± 0.7", "1,024", "2e-5", "4c8a1f", ""):
+        line = markdown([{"a": "x", "b": cell}]).splitlines()[1]
+        assert line.endswith("---: |") == (cell not in ("4c8a1f", ""))
 
 
 def test_missing_cells_are_empty_and_text_is_escaped():
@@ -55,21 +44,15 @@ def test_missing_cells_are_empty_and_text_is_escaped():
     assert "| &lt;b>&amp; |  |" in table
 
 
-def test_titles_of_sections_are_bold_rows():
-    one, other = (pd.DataFrame([row]) for row in ROWS)
-    table = in_sections({"": one, "Others": other, "None": other[:0]})
-    assert markdown(table).splitlines()[3:] == [
-        "| **Others** |  |  |  |",
-        "| b | not run | 1 × cpu | – |",
-    ]
-
-
-def test_latex_has_rules_and_escapes():
+def test_titles_of_sections_are_bold_rows_also_in_latex():
     sections = {
         "This & that": pd.DataFrame(ROWS),
         "Others": pd.DataFrame([{"name": "x_1", "p": "5 %"}]),
+        "None": pd.DataFrame(),
     }
-    lines = latex(in_sections(sections)).splitlines()
+    table = in_sections(sections)
+    assert markdown(table).splitlines()[5:] == ["| **Others** |  |  |  |", "| x_1 |  |  | 5 % |"]
+    lines = latex(table).splitlines()
     assert lines[0] == r"\begin{tabular}{lrlr}"
     assert lines[3:6] == [
         r"\midrule",

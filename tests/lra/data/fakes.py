@@ -53,12 +53,9 @@ def files(task):
     for part, rows in ((2, range(13)), (10, range(13, 23))):
         lines = []
         for row in rows:
-            png = io.BytesIO()
-            Image.fromarray(drawn.images[row]).save(png, "PNG")
-            found[f"imgs/{part}/sample_{row}.png"] = png.getvalue()
-            lines.append(
-                f"imgs/{part} sample_{row}.png {row} {drawn.labels[row]} 1.0 6 2 2 0.5 1 1\n"
-            )
+            name = f"sample_{row}.png"
+            found[f"imgs/{part}/{name}"] = png(drawn.images[row])
+            lines.append(f"imgs/{part} {name} {row} {drawn.labels[row]} 1.0 6 2 2 0.5 1 1\n")
         found[f"metadata/{part}.npy"] = "".join(lines).encode()
     return found
 
@@ -89,7 +86,8 @@ def examples(task):
         return found
     for names, own in zip(image.FILES.values(), found.values(), strict=True):
         for record in itertools.chain(*(records(batches()[name]) for name in names)):
-            own.append((tensorflow_gray(*record[1:].reshape(3, 1024)).tobytes(), int(record[0])))
+            gray = image.to_gray(record[1:].reshape(3, 1024).T)
+            own.append((gray.tobytes(), int(record[0])))
     return found
 
 
@@ -144,19 +142,16 @@ def pair_line(label, one, other, text1=None, text2=None):
     return "\t".join(columns).encode() + b"\n"
 
 
+def png(pixels):
+    """Returns the PNG file of an image."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
 def records(content):
     """Returns the labels and planes in a file of CIFAR-10, [N, 3073]; may be changed."""
     return np.frombuffer(content, np.uint8).reshape(-1, 3073).copy()
-
-
-def tensorflow_gray(red, green, blue):
-    """tf.image.rgb_to_grayscale, step by step in float32: to 0..1, weighted sum, back with x.5."""
-    one = np.float32
-    red, green, blue = (
-        np.asarray(color).astype(np.float32) * one(1 / 255) for color in (red, green, blue)
-    )
-    gray = (red * one(0.2989) + green * one(0.5870)) + blue * one(0.1140)
-    return np.trunc(gray * one(255.5)).astype(np.uint8)
 
 
 def reviews(per_class=REVIEWS_PER_CLASS):
@@ -244,18 +239,10 @@ def write_cifar_tfds(data_dir, files):
     """As tfds's own cifar10: PNG in colour, shuffled, with ids."""
     splits = {split: [] for split in image.FILES}
     for split, names in image.FILES.items():
-        for record in np.concatenate(
-            [np.frombuffer(files[name], np.uint8).reshape(-1, 3073) for name in names]
-        ):
-            png = io.BytesIO()
-            Image.fromarray(record[1:].reshape(3, 32, 32).transpose(1, 2, 0)).save(png, "PNG")
-            splits[split].append(
-                {
-                    "id": f"{split}_{len(splits[split]):05d}",
-                    "image": png.getvalue(),
-                    "label": int(record[0]),
-                }
-            )
+        for row, record in enumerate(np.concatenate([records(files[name]) for name in names])):
+            pixels = png(record[1:].reshape(3, 32, 32).transpose(1, 2, 0))
+            example = {"id": f"{split}_{row:05d}", "image": pixels, "label": int(record[0])}
+            splits[split].append(example)
 
     def features(connectors):
         return {
@@ -289,29 +276,20 @@ def tsv(split):
     return "".join(["Source\tTarget\r\n", *rows]).encode()
 
 
-def recursive_value(words):
-    """Evaluates a tree by recursion, consuming words from the front."""
-    word = next(words)
-    if word.isdigit():
-        return int(word)
-    arguments = []
-    while words.peek() != "]":
-        arguments.append(recursive_value(words))
-    next(words)
-    return {
-        "[MAX": max,
-        "[MIN": min,
-        "[MED": lambda values: int(statistics.median(values)),
-        "[SM": lambda values: sum(values) % 10,
-    }[word](arguments)
+def recursive_value(text):
+    """Evaluates a tree by recursion."""
+    words = collections.deque(text.split())
 
+    def value():
+        word = words.popleft()
+        if word.isdigit():
+            return int(word)
+        arguments = []
+        while words[0] != "]":
+            arguments.append(value())
+        words.popleft()
+        if word == "[MED":
+            return int(statistics.median(arguments))
+        return {"[MAX": max, "[MIN": min, "[SM": lambda v: sum(v) % 10}[word](arguments)
 
-class Words:
-    def __init__(self, text):
-        self.words = collections.deque(text.split())
-
-    def __next__(self):
-        return self.words.popleft()
-
-    def peek(self):
-        return self.words[0]
+    return value()

@@ -11,7 +11,7 @@ import pytest
 from lra import data
 from lra.data import listops
 from tests.lra.data import fakes
-from tests.lra.data.fakes import Words, official_text, recursive_value
+from tests.lra.data.fakes import official_text, recursive_value
 
 CONFIG = data.DataConfig(task="listops", examples=20, max_len=2048, workers=1)
 
@@ -37,14 +37,8 @@ OFFICIAL_TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "value"), EXPRESSIONS.items())
-def test_evaluates_expressions(text, value):
-    assert listops.evaluate(text) == value
-    assert recursive_value(Words(text)) == value
-
-
-@pytest.mark.parametrize("text", EXPRESSIONS)
-def test_accepts_other_spellings_and_white_space(text):
-    value = EXPRESSIONS[text]
+def test_evaluates_expressions_in_any_spelling_and_white_space(text, value):
+    assert listops.evaluate(text) == recursive_value(text) == value
     assert listops.evaluate(text.replace("]", "X")) == value
     assert listops.evaluate(text.replace(" ", "\n\t ") + " ") == value
     assert listops.evaluate(text.replace(" ]", "]").replace(" [", "[")) == value
@@ -52,32 +46,25 @@ def test_accepts_other_spellings_and_white_space(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "word"),
     [
-        ("", "The expression is empty"),
-        (" ( ) ", "The expression is empty"),
-        ("[MAX 1 2", r"\[MAX at token 1 is never closed"),
-        ("[MAX 1 [SM 2 ]", r"\[MAX at token 1 is never closed"),
-        ("[MAX ]", r"\[MAX at token 1 has no arguments"),
-        ("[MAX 1 [SM ] ]", r"\[SM at token 3 has no arguments"),
-        ("]", "Token 1 closes a list, but none is open"),
-        ("[MAX 1 ] ]", r"ends before token 4, '\]'"),
-        ("1 2", "ends before token 2, '2'"),
-        ("[MAX 1 ] [SM 2 ]", r"ends before token 4, '\[SM'"),
+        (" ( ) ", "empty"),
+        ("[MAX 1 [SM 2 ]", r"\[MAX at token 1 .* closed"),
+        ("[MAX 1 [SM ] ]", r"\[SM at token 3 .* arguments"),
+        ("]", "Token 1"),
+        ("[MAX 1 ] ]", r"token 4, '\]'"),
+        ("1 2", "token 2, '2'"),
         ("[MAX 1 12 ]", "Token 3 is '12'"),
-        ("[MAX 1 -2 ]", "Token 3 is '-2'"),
-        ("[AVG 1 2 ]", r"Token 1 is '\[AVG'"),
         ("[MAX1 2 ]", r"Token 1 is '\[MAX1'"),
         ("[MAX <pad> ]", "Token 2 is '<pad>'"),
         ("[max 1 ]", r"Token 1 is '\[max'"),
-        ("( ( [MAX 1 ) ]", r"has 2 '\(' but 1 '\)'"),
+        ("( ( [MAX 1 ) ]", r"2 '\(' but 1 '\)'"),
         (") [MAX 1 2 ] (", r"'\)' before its '\('"),
         ("( ) [MAX 1 2 ]", "empty pair"),
-        ("[MAX 1 2 ] ()", "empty pair"),
     ],
 )
-def test_rejects_a_malformed_expression(text, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_rejects_a_malformed_expression(text, word):
+    with pytest.raises(ValueError, match=word):
         listops.evaluate(text)
 
 
@@ -86,11 +73,6 @@ def test_evaluates_deeply_nested_trees():
     text = "[MAX " * depth + "3" + " ]" * depth
     assert listops.evaluate(text) == 3
     assert listops.evaluate(official_text(listops.encode(text))) == 3
-
-
-def test_the_vocabulary_is_fixed():
-    tokens = ["<pad>", *"0123456789", "[MAX", "[MED", "[MIN", "[SM", "]"]
-    assert list(listops.VOCAB.items()) == [(token, i) for i, token in enumerate(tokens)]
 
 
 def test_decode_inverts_encode_and_drops_padding():
@@ -111,24 +93,14 @@ def test_official_text_is_nested_to_the_left(text):
 
 
 def test_prepared_task_contains_the_generated_trees():
-    task = data.load(CONFIG)
-    assert {name: len(split) for name, split in task.splits.items()} == {
-        "train": 20,
-        "valid": 20,
-        "test": 20,
-    }
-    examples = [example for split in task.splits.values() for example in split]
-    lengths = {"min_length": 500, "max_length": 2000}
-    trees = list(listops.generate(60, seed=0, num_processes=1, **lengths))
-    assert [(bytes(tokens.tolist()), label) for tokens, label in examples] == trees
-    assert task.name == "listops"
-    tokens, label = task.splits["test"][3]
-    assert listops.evaluate(task.decode(tokens)) == label
-
-
-def test_generated_data_never_change():
     """Golden: another hash means other data than those of the stored results."""
     task = data.load(CONFIG)
+    assert [len(split) for split in task.splits.values()] == [20, 20, 20]
+    examples = [example for split in task.splits.values() for example in split]
+    trees = listops.generate(60, seed=0, num_processes=1, min_length=500, max_length=2000)
+    assert [(bytes(tokens.tolist()), label) for tokens, label in examples] == list(trees)
+    tokens, label = task.splits["test"][3]
+    assert listops.evaluate(task.decode(tokens)) == label
     assert task.sha256 == "748f5d55aaa40aecd7d657a729a4c1292dfbf5c45cdc46a0f7937e8aa00d1b49"
 
 
@@ -168,16 +140,15 @@ def test_a_curriculum_has_shorter_trees_than_the_task():
     assert short.open_curriculum()[0].lengths.max() < 100
 
 
-def test_the_trees_of_a_curriculum_never_change():
-    """Golden: another hash means other trees than those of the stored results."""
+def test_the_trees_of_a_curriculum_grow_and_never_change():
+    """Six stages: at least half of the trees have the lengths of their stage, and none are longer.
+
+    Golden: another hash means other trees than those of the stored results.
+    """
     content = hashlib.sha256()
     for tree in short_trees(60):
         content.update(tree.tokens + bytes([tree.label]))
     assert content.hexdigest() == "ef46b20a68f96f432a0016386931954545e058aee4eba5d0bd778441f7faee46"
-
-
-def test_the_trees_of_a_curriculum_grow():
-    """Six stages: at least half of the trees have the lengths of their stage, and none are longer."""
     lengths = np.array([len(tree.tokens) for tree in short_trees(6_000)])
     for stage, (start, stop) in enumerate(itertools.pairwise((4, 16, 32, 64, 128, 256, 500))):
         own = lengths[1_000 * stage : 1_000 * (stage + 1)]
@@ -188,15 +159,15 @@ def test_the_trees_of_a_curriculum_grow():
 
 def test_a_curriculum_depends_on_the_seed_but_not_on_workers():
     def trees(**changes):
-        config = dataclasses.replace(CONFIG, examples=600, curriculum=600, **changes)
+        config = dataclasses.replace(CONFIG, examples=300, curriculum=300, **changes)
         return [
             (bytes(tokens.tolist()), label)
             for tokens, label in data.load(config).open_curriculum()[0]
         ]
 
-    assert trees() == trees(workers=2) == short_trees(600)
-    assert trees(seed=1) == short_trees(600, seed=1) != short_trees(600)
-    assert not listops.draw_short_trees(3, count=600, seed=0, max_length=500)
+    assert trees() == trees(workers=2) == short_trees(300)
+    assert trees(seed=1) == short_trees(300, seed=1) != short_trees(300)
+    assert not listops.draw_short_trees(2, count=300, seed=0, max_length=500)
 
 
 # --- Official files and short trees
@@ -210,19 +181,13 @@ def test_examples_limits_the_official_files(tmp_path, examples):
     assert [len(split) for split in task.splits.values()] == [examples or 20] * 3
 
 
-def test_short_task_has_its_own_lengths_and_name():
-    task = listops.load_short(
-        data.DataConfig(task="listops-short", max_len=512, examples=50, workers=1)
-    )
-    lengths = np.diff(task.splits["train"].sequences.offsets)
+def test_short_task_has_its_own_lengths_and_no_files(tmp_path):
+    config = data.DataConfig(task="listops-short", max_len=512, examples=50, workers=1)
+    task = data.load(config)
+    lengths = task.splits["train"].lengths
     assert task.name == "listops-short"
-    assert lengths.min() > 100
-    assert lengths.max() < 500
-    for row in range(50):
-        tokens, label = task.splits["train"][row]
+    assert 100 < lengths.min() < lengths.max() < 500
+    for tokens, label in task.splits["train"]:
         assert listops.evaluate(task.decode(tokens)) == label
-
-
-def test_short_task_rejects_official_files(tmp_path):
-    with pytest.raises(ValueError, match="listops-short cannot be both generated and read"):
-        listops.load_short(data.DataConfig(task="listops-short", max_len=512, dir=str(tmp_path)))
+    with pytest.raises(ValueError, match=r"data\.dir"):
+        data.load(dataclasses.replace(config, dir=str(tmp_path)))

@@ -1,13 +1,7 @@
 """`python -m lra.data`."""
 
 import dataclasses
-import errno
-import os
-import pathlib
 import re
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -16,42 +10,34 @@ from dataprep import cache
 from lra import data
 from lra.data import __main__ as command
 
-ROOT = pathlib.Path(__file__).parents[3]
-
 EASY = ["pathfinder32-easy", "--examples=5", "--workers=1"]
 
 
-@pytest.mark.slow(minutes=0.2)
-def test_prepares_checks_and_describes_a_task(capsys, tmp_path):
-    sheet = tmp_path / "new" / "sheet.png"
+@pytest.mark.parametrize("named", [True, False])
+def test_prepares_checks_and_describes_a_task(named, capsys, monkeypatch, tmp_path):
+    """Without names of classes, a contact sheet has their numbers."""
+    load, sheet = data.load, tmp_path / "new" / "sheet.png"
+    if not named:
+        without = lambda config: dataclasses.replace(load(config), class_names=())
+        monkeypatch.setattr(data, "load", without)
     assert command.main([*EASY, f"--contact_sheet={sheet}"]) == 0
     printed = capsys.readouterr().out
     assert "all hashes verified" in printed
     assert "| train | 5 | 5 |" in printed
-    assert "0 of train in valid, 0 of train in test" in printed
     assert "Connected regions of pixels above 0, in 5 training images" in printed
-    assert "| marker distance |" in printed
     assert "Training example 1, label " in printed
     assert sheet.stat().st_size > 1000
 
 
-def test_contact_sheet_has_numbers_of_classes_without_names(tmp_path, monkeypatch):
-    load, sheet = data.load, tmp_path / "sheet.png"
-    monkeypatch.setattr(
-        data, "load", lambda config: dataclasses.replace(load(config), class_names=())
-    )
-    assert command.main([*EASY, f"--contact_sheet={sheet}"]) == 0
-
-
 def test_labeled_tokens_may_have_class_names(monkeypatch, capsys):
     load, names = data.load, tuple(f"class {number}" for number in range(128))
-    monkeypatch.setattr(
-        data, "load", lambda config: dataclasses.replace(load(config), class_names=names)
-    )
+    with_names = lambda config: dataclasses.replace(load(config), class_names=names)
+    monkeypatch.setattr(data, "load", with_names)
     assert command.main(["mqar-16-2", "--examples=3", "--show=1"]) == 0
-    printed = capsys.readouterr().out
-    first, second = re.search(r"example 0, label \[(\d+), (\d+)\]", printed).groups()
-    assert f"label [{first}, {second}] (class {first}, class {second}):" in printed
+    found = re.search(
+        r"example 0, label \[(\d+), (\d+)\] \(class (\d+), class (\d+)\):", capsys.readouterr().out
+    )
+    assert found.groups()[:2] == found.groups()[2:]
 
 
 def test_shows_examples_and_exports_them_for_tensorflow_datasets(capsys, tmp_path):
@@ -69,7 +55,7 @@ def test_shows_examples_and_exports_them_for_tensorflow_datasets(capsys, tmp_pat
     assert "exists already" in capsys.readouterr().err
     (tmp_path / "file").write_text("no folder")
     assert command.main([*arguments, f"--export_tfds={tmp_path / 'file' / 'x'}"]) == 2
-    assert "Exporting listops-short needs to write to" in capsys.readouterr().err
+    assert str(tmp_path / "file") in capsys.readouterr().err
 
 
 def test_rejects_changed_data(capsys):
@@ -82,73 +68,28 @@ def test_rejects_changed_data(capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "word"),
     [
-        (["listop"], "Unknown task 'listop'; did you mean listops"),
-        (["pathfinder512"], "; did you mean pathfinder"),
-        (["zzz"], "; known: image, listops, listops-short"),
-        ([*EASY, "--contact_sheet=sheet.jpg"], "must end in .png, got 'sheet.jpg'"),
-        ([*EASY, "--data_dir=~no such user/x"], "this user does not exist: write the full path"),
-        (
-            ["text"],
-            "aclImdb_v1.tar.gz: set --data_dir to the folder that contains them, or --source",
-        ),
-        (["image", "--data_dir=nowhere"], "Image needs "),
-        (["retrieval"], "Retrieval needs "),
-        ([*EASY, "--data_dir=nowhere"], "Pathfinder needs the files of the LRA release"),
-        (["listops", "--examples=-1"], "--examples must be"),
-        (["listops", "--seed=-1"], "--seed must be"),
-        (["listops", "--source=foo"], "set --source to auto or files or generated"),
+        (["listop"], "listops"),
+        ([*EASY, "--contact_sheet=sheet.jpg"], "sheet.jpg"),
+        ([*EASY, "--data_dir=~no such user/x"], "this user does not exist"),
+        (["text"], "--data_dir"),
+        ([*EASY, "--data_dir=nowhere"], "Pathfinder needs"),
+        (["listops", "--examples=-1"], "--examples"),
+        (["listops", "--source=foo"], "--source"),
+        (["listops-short", "--contact_sheet=x.png"], "no images"),
+        (["mqar-16-2", "--export_tfds=x"], "labeled tokens"),
+        (["pathfinder128", "--export_tfds=."], "pathfinder128 exists"),
     ],
 )
-def test_invalid_arguments_print_one_sentence(arguments, sentence, capsys):
+def test_invalid_arguments_print_one_sentence(arguments, word, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cache, "_build", lambda *_: pytest.fail("prepared"))
+    (tmp_path / "pathfinder128").mkdir()
     assert command.main(arguments) == 2
     error = capsys.readouterr().err
-    assert sentence in error
+    assert word in error
     assert error.splitlines()[-1].startswith("lra.data: ")
-
-
-def test_rejects_impossible_outputs_before_preparing_data(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(data, "load", lambda config: pytest.fail("prepared"))
-    (tmp_path / "pathfinder128").mkdir()
-    for arguments, sentence in (
-        (["listops-short", "--contact_sheet=x.png"], "listops-short has no images"),
-        (["retrieval", "--contact_sheet=x.png"], "retrieval has no images"),
-        (
-            ["pathfinder128", f"--export_tfds={tmp_path}"],
-            f"{tmp_path}/pathfinder128 exists already",
-        ),
-    ):
-        assert command.main(arguments) == 2
-        assert sentence in capsys.readouterr().err
-
-
-def test_a_stopped_preparation_leaves_no_files(tmp_path):
-    command_line = [sys.executable, "-m", "lra.data", "pathfinder64", "--workers=1"]
-    process = subprocess.Popen(command_line, stderr=subprocess.PIPE, cwd=ROOT, text=True)
-    folder = cache.cache_dir() / "data"
-    deadline = time.monotonic() + 60
-    while not list(folder.glob("*.partial/*.npy")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.terminate()
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 143
-    assert "Traceback" not in error
-    assert [path for path in folder.iterdir() if path.is_dir()] == []
-
-
-def test_failed_write_of_a_contact_sheet_prints_one_sentence(tmp_path, monkeypatch, capsys):
-    def fill(descriptor):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    assert command.main(EASY) == 0
-    monkeypatch.setattr(os, "fsync", fill)
-    assert command.main([*EASY, f"--contact_sheet={tmp_path / 'sheet.png'}"]) == 2
-    assert (
-        "cannot be written (No space left on device): choose another path"
-        in capsys.readouterr().err
-    )
-    assert list(tmp_path.glob("**/*.png*")) == []
 
 
 def test_contact_sheet_has_every_image_at_its_place(tmp_path):

@@ -47,12 +47,9 @@ def test_fewer_examples_are_the_first_of_more_and_splits_differ(task):
     assert (task.splits["valid"].labels != task.splits["test"].labels).any()
 
 
-def test_generated_data_never_change(task):
+def test_generated_data_never_change_and_depend_on_the_seed(task):
     """Golden: another hash means other data than those of the stored results."""
     assert task.sha256 == "69d8445db41f701eccf757e104f93b10a83a3bb5533a68bf26a85842007a9a78"
-
-
-def test_another_seed_gives_other_data(task):
     other = load(dataclasses.replace(CONFIG, seed=1))
     for name, split in task.splits.items():
         assert (split.labels != other.splits[name].labels).any()
@@ -69,25 +66,19 @@ def test_sizes_leave_room_for_the_queries_and_have_enough_keys():
     assert describe("mqar-256-64").targets == 64
     assert describe("mqar-504-126").targets == 126
     for name, most in (("mqar-255-64", 63), ("mqar-512-127", 126), ("mqar-128-0", 32)):
-        with pytest.raises(ValueError, match=f"needs 1 to {most} pairs, got {name.split('-')[2]}"):
+        with pytest.raises(ValueError, match=f"1 to {most}"):
             describe(name)
 
 
-@pytest.mark.parametrize("options", [{"dir": "somewhere"}, {"source": "files"}])
-def test_rejects_files(options):
-    with pytest.raises(ValueError, match=r"MQAR (has no source|cannot be both)"):
-        load(DataConfig(task="mqar-128-4", max_len=128, **options))
-
-
-def test_rejects_a_length_that_truncates_answers(task):
-    with pytest.raises(ValueError, match="max_len=40 truncates labeled tokens: pass at least 128"):
+def test_rejects_files_and_a_length_that_truncates_answers(task):
+    for options in ({"dir": "somewhere"}, {"source": "files"}):
+        with pytest.raises(ValueError, match="MQAR"):
+            load(dataclasses.replace(CONFIG, **options))
+    with pytest.raises(ValueError, match="at least 128"):
         task.splits["train"].batch(np.arange(3), Padding(40, 40))
 
 
-def test_the_most_frequent_value_is_a_baseline(task):
+def test_the_expected_accuracy_of_the_most_frequent_value_is_a_baseline(task):
     assert baselines(task)["most frequent value"] == mqar.most_frequent(16)
-
-
-def test_expected_accuracy_of_the_most_frequent_value():
     assert mqar.most_frequent(1) == 1
     assert mqar.most_frequent(2) == pytest.approx(1 / 128 + 0.5 * 127 / 128, abs=3e-3)

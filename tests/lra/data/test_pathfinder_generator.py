@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 import lra
-from lra.data import pathfinder_generator
+from lra.data import pathfinder_generator, pathfinder_kernels
 from lra.data.pathfinder_generator import DIFFICULTIES, RESOLUTIONS, draw, generate, parameters
 
 # drewlinsley/pathfinder at ab9c130, hard, at the four resolutions: (mean of an image's
@@ -72,17 +72,17 @@ def test_difficulty_is_the_length_of_the_paths():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "word"),
     [
-        ((31, "hard", 0, 1), "resolution 31: choose one of 32, 64, 128, 256"),
-        ((32, "baseline", 0, 1), "'baseline': choose one of easy, intermediate, hard"),
-        ((32, "hard", -1, 1), "Images -1 to 1 .* 0 <= start <= stop"),
-        ((32, "hard", 5, 3), "Images 5 to 3 .* 0 <= start <= stop"),
+        ((31, "hard", 0, 1), "31"),
+        ((32, "baseline", 0, 1), "'baseline'"),
+        ((32, "hard", -1, 1), "start"),
+        ((32, "hard", 5, 3), "start"),
     ],
 )
-def test_rejects_invalid_parameters(arguments, sentence):
+def test_rejects_invalid_parameters(arguments, word):
     resolution, difficulty, start, stop = arguments
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=word):
         generate(resolution, difficulty, seed=0, start=start, stop=stop)
 
 
@@ -92,19 +92,11 @@ def test_rejects_invalid_parameters(arguments, sentence):
 @pytest.mark.parametrize(("resolution", "difficulty"), SOME)
 def test_an_image_does_not_depend_on_the_others(resolution, difficulty):
     whole = generate(resolution, difficulty, seed=3, start=0, stop=7)
-    for start, stop in [(0, 1), (6, 7), (2, 7), (0, 5), (3, 3)]:
+    assert (whole.images.dtype, whole.labels.dtype) == (np.uint8, np.int32)
+    for start, stop in [(0, 1), (2, 7), (3, 3)]:
         part = generate(resolution, difficulty, seed=3, start=start, stop=stop)
         for ours, all_of_them in zip(part, whole, strict=True):
             np.testing.assert_array_equal(ours, all_of_them[start:stop])
-
-
-def test_every_field_has_its_shape_and_type():
-    drawn = generate(32, "easy", seed=3, start=2, stop=7)
-    assert drawn.images.shape == (5, 32, 32)
-    assert drawn.images.dtype == np.uint8
-    assert drawn.labels.dtype == np.int32
-    statistics = (drawn.path_length, drawn.marker_distance, drawn.num_distractors, drawn.restarts)
-    assert all(field.shape == (5,) for field in (drawn.labels, *statistics))
 
 
 def test_images_differ_between_numbers_seeds_and_difficulties():
@@ -132,23 +124,12 @@ def test_images_never_change():
 
 def test_random_words_equal_those_of_xoshiro():
     """The first outputs from the state 1, 2, 3, 4, as in Rust's rand_xoshiro."""
-    from lra.data import pathfinder_kernels
-
     state = np.array([1, 2, 3, 4], np.uint64)
-    words = [int(pathfinder_kernels.next_word(state)) for _ in range(6)]
-    assert words == [
-        11520,
-        0,
-        1509978240,
-        1215971899390074240,
-        1216172134540287360,
-        607988272756665600,
-    ]
+    words = [int(pathfinder_kernels.next_word(state)) for _ in range(5)]
+    assert words == [11520, 0, 1509978240, 1215971899390074240, 1216172134540287360]
 
 
 def test_integers_below_a_bound_are_uniform():
-    from lra.data import pathfinder_kernels
-
     state = np.empty(4, np.uint64)
     pathfinder_kernels.seed_stream(state, np.array([2, 3, 5, 7], np.uint64), 11)
     for bound in (1, 2, 5, 7):
@@ -378,8 +359,6 @@ def test_paddles_equal_those_drawn_by_pillow(resolution, index):
 
 @pytest.mark.parametrize("resolution", RESOLUTIONS)
 def test_markers_equal_those_drawn_by_pillow(resolution):
-    from lra.data import pathfinder_kernels
-
     chosen = parameters(resolution, "hard")
     scene, _ = pathfinder_generator._tables(chosen)
     near = [*range(13), resolution // 2, resolution // 2 + 1, *range(resolution - 13, resolution)]
@@ -394,12 +373,8 @@ def test_markers_equal_those_drawn_by_pillow(resolution):
 def test_sines_are_rounded_correctly():
     for degree in range(-360, 361):
         angle = math.radians(degree)
-        assert abs(pathfinder_generator._taylor(angle, 1) - math.sin(angle)) <= math.ulp(
-            math.sin(angle)
-        )
-        assert abs(pathfinder_generator._taylor(angle, 0) - math.cos(angle)) <= math.ulp(
-            math.cos(angle)
-        )
+        for odd, exact in ((1, math.sin(angle)), (0, math.cos(angle))):
+            assert abs(pathfinder_generator._taylor(angle, odd) - exact) <= math.ulp(exact)
     assert pathfinder_generator._taylor(math.pi, 1) == 1.2246467991473532e-16
     assert pathfinder_generator._taylor(0.0, 0) == 1
 

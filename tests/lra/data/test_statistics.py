@@ -31,9 +31,6 @@ def test_table_has_all_statistics(task):
     table = statistics.markdown(task, num_classes=3)
     assert "| train | 4 | 3 | 50.0 25.0 25.0 | 1, 3, 5, 5 |" in table
     assert "1 of train in valid, 2 of train in test, 1 of valid in test." in table
-
-
-def test_a_shortened_split_counts_only_its_own_examples(task):
     assert "| train | 2 | 2 | 50.0 0.0 50.0 | 1, 2, 3, 3 |" in statistics.markdown(task.first(2), 3)
 
 

@@ -1,4 +1,3 @@
-import dataclasses
 import mmap
 import os
 
@@ -17,99 +16,53 @@ def split():
     return Split(Sequences(tokens, np.array([0, 3, 4, 11, 11])), np.array([2, 9, 4, 0], np.int32))
 
 
-def test_a_batch_is_truncated_and_padded_to_max_len(split):
-    batch = split.batch(np.array([2, 0, 3]), FIVE)
+def test_a_batch_is_truncated_and_padded(split):
+    """The mask comes from the lengths: sequence 0 has a token 0. With `zero_is_padding` it is masked."""
+    batch = split.batch(np.array([2, 0, 3]), Padding(max_len=5, padded_len=6))
     np.testing.assert_array_equal(
-        batch["inputs"], [[1, 2, 3, 4, 5], [3, 0, 5, 0, 0], [0, 0, 0, 0, 0]]
+        batch["inputs"], [[1, 2, 3, 4, 5, 0], [3, 0, 5, 0, 0, 0], [0, 0, 0, 0, 0, 0]]
+    )
+    np.testing.assert_array_equal(
+        batch["mask"], [[1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]]
     )
     np.testing.assert_array_equal(batch["labels"], [4, 2, 0])
-    assert {name: array.dtype.name for name, array in batch.items()} == {
-        "inputs": "int32",
-        "mask": "bool",
-        "labels": "int32",
-    }
-
-
-def test_the_mask_comes_from_lengths_and_not_from_token_values(split):
-    batch = split.batch(np.array([0, 2]), FIVE)  # sequence 0 holds a token 0
-    np.testing.assert_array_equal(batch["mask"], [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
-
-
-def test_a_batch_of_three_equals_three_batches_of_one(split):
-    indices = np.array([1, 3, 1])
-    together = split.batch(indices, FIVE)
-    alone = [split.batch(indices[i : i + 1], FIVE) for i in range(3)]
-    for name, array in together.items():
-        np.testing.assert_array_equal(array, np.concatenate([batch[name] for batch in alone]))
+    assert [array.dtype.name for array in batch.values()] == ["int32", "bool", "int32"]
+    batch = split.batch(np.array([0, 1]), Padding(5, 5, zero_is_padding=True))
+    np.testing.assert_array_equal(batch["mask"], [[1, 0, 1, 0, 0], [1, 0, 0, 0, 0]])
 
 
 @pytest.mark.parametrize("index", [-1, 4])
-def test_rejects_rows_outside_a_split(split, index):
-    with pytest.raises(IndexError, match="rows 0 to 3"):
+def test_rows_of_a_split_are_its_examples(split, index):
+    labels = split.labels.tolist()
+    assert [(ids.tolist(), label) for ids, label in split] == [*zip(SEQUENCES, labels, strict=True)]
+    with pytest.raises(IndexError, match="0 to 3"):
         split.batch(np.array([0, index]), FIVE)
     with pytest.raises(IndexError):
         split[index]
 
 
-def test_a_split_is_iterable(split):
-    assert [(tokens.tolist(), label) for tokens, label in split] == list(
-        zip(SEQUENCES, [2, 9, 4, 0], strict=True)
-    )
-
-
 def test_a_saved_split_is_memory_mapped_and_read_only(split, tmp_path):
     split.save(tmp_path, "valid")
     opened = Split.open(tmp_path, "valid")
-    assert_same_arrays(opened.sequences, split.sequences)
+    for name in ("tokens", "offsets"):
+        this, that = getattr(opened.sequences, name), getattr(split.sequences, name)
+        np.testing.assert_array_equal(this, that, strict=True)
     np.testing.assert_array_equal(opened.labels, split.labels)
     assert isinstance(opened.sequences.tokens.base, (np.memmap, mmap.mmap))
     with pytest.raises(ValueError, match="read-only"):
         opened.sequences.tokens[0] = 1
 
 
-def assert_same_arrays(these, those):
-    for name in ("tokens", "offsets"):
-        this, that = getattr(these, name), getattr(those, name)
-        np.testing.assert_array_equal(this, that)
-        assert this.dtype == that.dtype
-
-
-def test_joined_byte_strings_are_separated_again():
-    contents = [b"abc", b"", b"d\xff"]
-    sequences = Sequences.from_bytes(contents)
-    assert [bytes(sequences[i].tolist()) for i in range(len(sequences))] == contents
-
-
-def test_rows_may_be_padded_beyond_the_truncation_length(split):
-    batch = split.batch(np.array([2, 0]), Padding(max_len=5, padded_len=7))
-    np.testing.assert_array_equal(batch["inputs"], [[1, 2, 3, 4, 5, 0, 0], [3, 0, 5, 0, 0, 0, 0]])
-    np.testing.assert_array_equal(batch["mask"].sum(axis=1), [5, 3])
-
-
-def test_zeros_are_padding_if_configured(split):
-    batch = split.batch(np.array([0, 1]), Padding(5, 5, zero_is_padding=True))
-    np.testing.assert_array_equal(batch["mask"], [[1, 0, 1, 0, 0], [1, 0, 0, 0, 0]])
-
-
-def test_ids_start_at_the_offset_and_padding_stays_zero(split):
-    shifted = dataclasses.replace(split, sequences=dataclasses.replace(split.sequences, first_id=1))
-    batch = shifted.batch(np.array([0]), FIVE)
-    np.testing.assert_array_equal(batch["inputs"], [[4, 1, 6, 0, 0]])
-    tokens, label = shifted[2]
-    assert (tokens.tolist(), label) == ([2, 3, 4, 5, 6, 7, 8], 4)
-
-
-def test_byte_255_has_id_256():
-    sequences = Sequences(np.array([255], np.uint8), np.array([0, 1]), first_id=1)
-    assert sequences[0].tolist() == [256]
-    assert sequences.rows(np.array([0]), FIVE)[0].tolist() == [[256, 0, 0, 0, 0]]
+def test_ids_start_at_the_offset_and_padding_stays_zero():
+    sequences = Sequences.from_bytes([b"\x03\x00\xff", b""], first_id=1)
+    assert [sequences[i].tolist() for i in range(2)] == [[4, 1, 256], []]
+    inputs, _ = sequences.rows(np.array([0, 1]), FIVE)
+    assert inputs.tolist() == [[4, 1, 256, 0, 0], [0] * 5]
 
 
 def test_the_first_rows_of_a_split_are_a_split(split):
     assert [label for _, label in split.first(2)] == [2, 9]
     assert len(split.first(7)) == 4
-    with pytest.raises(IndexError, match="rows 0 to 1"):
-        split.first(2).batch(np.array([2]), FIVE)
 
 
 @pytest.fixture
@@ -121,15 +74,9 @@ def pairs(split):
     )
 
 
-def test_a_pair_has_two_sequences_and_a_label(pairs):
-    assert [(one.tolist(), other.tolist(), label) for one, other, label in pairs] == [
-        (SEQUENCES[0], SEQUENCES[2], 1),
-        (SEQUENCES[1], SEQUENCES[1], 0),
-        (SEQUENCES[3], SEQUENCES[0], 1),
-    ]
-
-
 def test_a_batch_of_pairs_equals_two_batches_of_sequences(split, pairs):
+    first, second, label = pairs[0]
+    assert (first.tolist(), second.tolist(), label) == (SEQUENCES[0], SEQUENCES[2], 1)
     batch = pairs.batch(np.array([2, 0]), FIVE)
     firsts, seconds = split.batch(np.array([3, 0]), FIVE), split.batch(np.array([0, 2]), FIVE)
     for name in ("inputs", "mask"):
@@ -145,13 +92,6 @@ def test_saved_pairs_share_their_sequences(pairs, tmp_path):
     np.testing.assert_array_equal(opened.pairs, pairs.pairs)
     np.testing.assert_array_equal(opened.labels, pairs.labels)
     assert opened.sequences is pairs.sequences
-
-
-def test_rejects_padding_shorter_than_the_truncation_length():
-    with pytest.raises(ValueError, match=r"padded_len=5 is shorter than data\.max_len=7"):
-        DataConfig(task="listops", max_len=7, padded_len=5)
-    assert DataConfig(task="listops", max_len=7).padding == Padding(7, 7)
-    assert DataConfig(task="listops", max_len=7, padded_len=11).padding == Padding(7, 11)
 
 
 @pytest.mark.parametrize(
@@ -172,11 +112,14 @@ def test_lengths_of_rows(split, pairs):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"max_len": 0}, {"examples": -1}, {"workers": -2}, {"pad_to_multiple_of": -1}]
+    "wrong",
+    [{"max_len": 0}, {"padded_len": 5}, {"examples": -1}, {"workers": -2}, {"curriculum": -1}],
 )
 def test_rejects_invalid_configs(wrong):
-    with pytest.raises(ValueError, match=rf"data\.{next(iter(wrong))} must be"):
+    with pytest.raises(ValueError, match=rf"data\.{next(iter(wrong))}"):
         DataConfig(**{"task": "listops", "max_len": 7, **wrong})
+    assert DataConfig(task="listops", max_len=7).padding == Padding(7, 7)
+    assert DataConfig(task="listops", max_len=7, padded_len=11).padding == Padding(7, 11)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no affinities")
@@ -194,25 +137,14 @@ def test_zero_workers_means_all_available_cores(monkeypatch):
         ("tfds", "x", "files tfds", "tfds"),
         ("tfds", "", "files tfds", "tfds"),
         ("auto", "x", "files generated", "files"),
-        ("files", "x", "files generated", "files"),
         ("auto", "", "files generated", "generated"),
         ("generated", "", "files generated", "generated"),
-        ("auto", "x", "files", "files"),
         ("auto", "", "generated", "generated"),
-        ("generated", "x", "files tfds", "no source 'generated': set .* auto or files or tfds"),
-        ("tfds", "x", "files", "no source 'tfds': set .* auto or files"),
-        ("tfds", "", "files generated", "no source 'tfds'"),
-        ("files", "", "generated", "no source 'files'"),
-        ("auto", "", "files tfds", "needs the reviews: set .*dir to .*source=tfds"),
-        ("files", "", "files generated", "needs the reviews: set .*dir to .*source=generated"),
-        ("auto", "", "files", r"needs the reviews: set .*dir to the folder .* them\.$"),
-        (
-            "generated",
-            "x",
-            "files generated",
-            "cannot be both generated and read .* leave data.dir",
-        ),
-        ("auto", "x", "generated", "cannot be both generated and read"),
+        ("generated", "x", "files tfds", "auto or files or tfds"),
+        ("auto", "", "files tfds", "the reviews: .*source=tfds"),
+        ("auto", "", "files", r"the reviews: .*dir to the folder .* them\.$"),
+        ("generated", "x", "files generated", "data.dir='x'.* data.source to files"),
+        ("auto", "x", "generated", r"data.dir='x'.* empty\.$"),
     ],
 )
 def test_source_is_inferred_from_source_and_dir_or_rejected(source, dir, known, found):
@@ -220,7 +152,7 @@ def test_source_is_inferred_from_source_and_dir_or_rejected(source, dir, known, 
     if found in known.split():
         assert config.choose_source("Text", known.split(), "the reviews") == found
         return
-    with pytest.raises(ValueError, match=f"Text {found}|Text has {found}"):
+    with pytest.raises(ValueError, match=found):
         config.choose_source("Text", known.split(), "the reviews")
 
 
@@ -230,11 +162,8 @@ def test_rejects_a_task_with_pairs_and_labeled_tokens():
 
 
 def test_a_character_shows_the_mean_brightness_of_two_rows():
+    """Missing pixels are black, and large images are downsampled."""
     pixels = np.array([[0, 255, 0, 100], [0, 255, 255, 100], [0, 0, 0, 0], [0, 0, 0, 0]])
     assert image_to_text(pixels.ravel(), (4, 4)) == " @=-\n"
-
-
-def test_missing_pixels_are_black_and_large_images_are_downsampled():
     assert image_to_text(np.full(2, 255), (2, 4)) == "=="
-    text = image_to_text(np.full(128 * 128, 255), (128, 128))
-    assert text == "\n".join(["@" * 64] * 32)
+    assert image_to_text(np.full(128 * 128, 255), (128, 128)) == "\n".join(["@" * 64] * 32)

@@ -14,6 +14,7 @@ from lra import data
 from lra.data import task, tfds_source
 from tests.helpers import data_folders
 from tests.lra.data import fakes
+from tests.programs import ROOT
 
 WRITERS = {"text": fakes.write_imdb_tfds, "image": fakes.write_cifar_tfds}
 NAMES = {"text": "imdb_reviews/plain_text", "image": "cifar10"}
@@ -47,22 +48,29 @@ def python(script, cwd):
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_examples_of_tfds_equal_those_of_the_files(name, tmp_path, monkeypatch):
+    """Also after a change."""
     monkeypatch.setattr(tfds_reader, "_BATCH_ROWS", 17)  # in several pieces
-    fakes.write_folder(tmp_path / fakes.FOLDERS[name], fakes.files(name))
-    WRITERS[name](tmp_path / "tfds", fakes.files(name))
-    assert load(name, tmp_path / "tfds").sha256 == fakes.load(name, tmp_path).sha256
+    files = dict(fakes.files(name))
+    for round in range(2):
+        own = tmp_path / str(round)
+        fakes.write_folder(own / fakes.FOLDERS[name], files)
+        folder = WRITERS[name](tmp_path / "tfds", files)
+        assert load(name, tmp_path / "tfds").sha256 == fakes.load(name, own).sha256
+        folder.rename(tmp_path / f"old {round}")
+        last = list(files)[-1]
+        files[last] = files[last][:-1] + b"!"
 
 
 def test_does_not_import_tensorflow(tmp_path):
     fakes.write_imdb_tfds(tmp_path / "tfds", fakes.reviews())
-    script = (
-        f"import sys; sys.path.insert(0, {str(pathlib.Path(data.__file__).parents[2])!r})\n"
-        "from lra.data import DataConfig, text\n"
-        "assert 'tensorflow_datasets' not in sys.modules\n"
-        f"config = DataConfig(task='text', max_len=9, source='tfds', dir={str(tmp_path / 'tfds')!r})\n"
-        f"text.load(config, per_class={fakes.REVIEWS_PER_CLASS})\n"
-        "print('tensorflow_datasets' in sys.modules, 'tensorflow' in sys.modules, 'jax' in sys.modules)"
-    )
+    script = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+from lra.data import DataConfig, text
+assert 'tensorflow_datasets' not in sys.modules
+config = DataConfig(task='text', max_len=9, source='tfds', dir={str(tmp_path / "tfds")!r})
+text.load(config, per_class={fakes.REVIEWS_PER_CLASS})
+print(*(name in sys.modules for name in ('tensorflow_datasets', 'tensorflow', 'jax')))
+"""
     assert python(script, tmp_path) == ["True False False"]
 
 
@@ -88,33 +96,20 @@ def test_uses_the_newest_version_that_needs_no_tensorflow(tmp_path):
     assert found.path == tmp_path / "cifar10" / "10.0.0"
 
 
-def test_a_changed_dataset_is_prepared_again(tmp_path):
-    files = fakes.reviews()
-    folder = fakes.write_imdb_tfds(tmp_path / "tfds", files)
-    before = load("text", tmp_path / "tfds").sha256
-    folder.rename(tmp_path / "old")
-    fakes.write_imdb_tfds(tmp_path / "tfds", {**files, "train/neg/0_2.txt": b"Changed."})
-    assert load("text", tmp_path / "tfds").sha256 != before
-
-
 # --- Faults
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_dataset_is_reported_before_tfds_is_imported(tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)  # an import would fail
-    with pytest.raises(
-        FileNotFoundError,
-        match=rf"needs {NAMES[name]} prepared by .* {tmp_path}/no has none\..* run python -c .*"
-        rf"tfds\.builder\('{NAMES[name]}', data_dir='FOLDER', file_format='array_record'\)",
-    ):
+    with pytest.raises(FileNotFoundError, match=rf"{tmp_path}/no .*builder\('{NAMES[name]}'"):
         load(name, tmp_path / "no")
 
 
 @pytest.mark.parametrize(
     ("content", "word"),
     [
-        ('{"fileFormat": "tfrecord"}', "contains tfrecord, which only TensorFlow reads"),
+        ('{"fileFormat": "tfrecord"}', "TensorFlow"),
         ("", "corrupt"),
         ("[]", "corrupt"),
         ("{}", "corrupt"),
@@ -126,16 +121,8 @@ def test_metadata_of_another_format_or_corrupt_metadata_are_errors(tmp_path, con
         load("image", tmp_path)
 
 
-def delete(shard):
-    shard.unlink()
-
-
 def cut(shard):
     shard.write_bytes(shard.read_bytes()[:-70_000])
-
-
-def empty(shard):
-    shard.write_bytes(b"")
 
 
 def forget_split(shard):
@@ -148,44 +135,36 @@ def forget_split(shard):
 @pytest.mark.parametrize(
     ("damage", "word"),
     [
-        (delete, r"lacks its file imdb_reviews-test"),
+        (pathlib.Path.unlink, "imdb_reviews-test"),
         (cut, "corrupt"),
-        (empty, "corrupt"),
-        (forget_split, "lacks the split test"),
+        (forget_split, "split test"),
     ],
 )
 def test_a_damaged_dataset_is_named_and_leaves_no_data(tmp_path, damage, word):
     folder = fakes.write_imdb_tfds(tmp_path / "tfds", fakes.reviews())
     (shard,) = folder.glob("*-test.*")
     damage(shard)
-    with pytest.raises(ValueError, match=rf"{folder}.* {word}.*: prepare it again"):
+    with pytest.raises(ValueError, match=rf"{folder}.* {word}"):
         load("text", tmp_path / "tfds")
     assert data_folders() == []
 
 
-def test_wrong_numbers_of_examples_are_errors(tmp_path):
+def test_a_wrong_number_of_examples_is_an_error(tmp_path):
     files = fakes.reviews()
     del files["test/pos/3_9.txt"]
     fakes.write_imdb_tfds(tmp_path / "tfds", files)
     with pytest.raises(ValueError, match=r"in test.* 19 pos"):
         load("text", tmp_path / "tfds")
 
-    batches = fakes.batches()
-    batches["test_batch.bin"] = batches["test_batch.bin"][3073:]
-    fakes.write_cifar_tfds(tmp_path / "tfds", batches)
-    with pytest.raises(ValueError, match=r"in test.* 3 dog"):
-        load("image", tmp_path / "tfds")
-
 
 # --- Writing
 
 
-@pytest.fixture
-def generated():
+def load_generated():
     return data.load(data.DataConfig(task="listops-short", examples=7, max_len=512, workers=1))
 
 
-def test_exported_tasks_are_readable_by_tfds(tmp_path, generated):
+def test_exported_tasks_are_readable_by_tfds(tmp_path):
     """Tokens, class names, pairs, and ids above a byte; read by a process without this project."""
     fakes.write_folder(tmp_path / "aclImdb", fakes.reviews())
     texts = data.Sequences.from_bytes([b"one", b"two", b"\xffthree"], first_id=1)
@@ -193,7 +172,7 @@ def test_exported_tasks_are_readable_by_tfds(tmp_path, generated):
     pairs = task.Task("pairs", dict.fromkeys(("train", "valid", "test"), split), "0", str, tmp_path)
     script, expected = "import sys, tensorflow_datasets as tfds\n", []
     for exported, columns, names in (
-        (generated, ["tokens"], None),
+        (load_generated(), ["tokens"], None),
         (fakes.load("text", tmp_path), ["tokens"], ["neg", "pos"]),
         (pairs, ["tokens1", "tokens2"], None),
     ):
@@ -222,23 +201,20 @@ def test_exported_tasks_are_readable_by_tfds(tmp_path, generated):
     assert len(list((tmp_path / "exported").iterdir())) == 3
 
 
-def test_existing_export_is_not_overwritten(tmp_path, generated):
-    tfds_source.export(generated, tmp_path)
-    with pytest.raises(FileExistsError, match=rf"new folder, but {tmp_path}/listops_short exists"):
-        tfds_source.export(generated, tmp_path)
-
-
-def test_a_failed_export_leaves_no_files(tmp_path, monkeypatch, generated):
+def test_a_failed_export_leaves_no_files_and_an_existing_one_is_kept(tmp_path, monkeypatch):
+    original = data.Split.__getitem__
 
     def interrupted(self, index):
         if index == 2:
             raise KeyboardInterrupt
         return original(self, index)
 
-    original = data.Split.__getitem__
+    generated = load_generated()
     monkeypatch.setattr(data.Split, "__getitem__", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tfds_source.export(generated, tmp_path / "exported")
-    assert list((tmp_path / "exported").iterdir()) == []
     monkeypatch.undo()
-    tfds_source.export(generated, tmp_path / "exported")
+    assert list((tmp_path / "exported").iterdir()) == []
+    folder = tfds_source.export(generated, tmp_path / "exported")
+    with pytest.raises(FileExistsError, match=str(folder.parent)):
+        tfds_source.export(generated, tmp_path / "exported")

@@ -20,17 +20,13 @@ from nystromformer_jax import (
 )
 from nystromformer_jax.attention.functions import find_landmarks, softmax_weights
 from nystromformer_jax.attention.options import NystromOptions
-from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, normal, random_inputs
-
-
-def random_layer(rngs, real, *, heads=2, dim=3):
-    """Inputs of a core; `real` is a mask [L]."""
-    query, key, value = random_inputs(rngs, 1, len(real), heads, dim)
-    return CoreCall(query, key, value, jnp.asarray(real)[None])
-
-
-def tokens_of(rngs, batch, length):
-    return random_inputs(rngs, batch, length, 2, 3)
+from tests.helpers import (
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    normal,
+    random_inputs,
+)
 
 
 def frobenius(x):
@@ -54,11 +50,12 @@ def test_block_means_preserve_the_mean(rngs):
 @pytest.mark.slow_except("True-real")
 @pytest.mark.parametrize("layout", ["real", "mlpen"])
 @pytest.mark.parametrize("normalize_rows", [False, True])
-def test_maps_times_values_equal_the_attention_outputs(layout, normalize_rows, rngs):
-    """On real tokens only, with padding between them too, and with padding in segments."""
+def test_maps_times_values_equal_the_attention_outputs(layout, normalize_rows, rngs, monkeypatch):
+    """On real tokens only, with padding between them too, with padding in segments, and in chunks."""
     real = np.arange(44) < 37
     real[5:8] = False
-    layer = random_layer(rngs, real)
+    masks = jnp.asarray([real, ~real])  # the maps are those of the first sequence
+    layer = CoreCall(*random_inputs(rngs, 2, 44, 2, 3), masks)
     nystrom = NystromOptions(
         num_landmarks=11, landmark_layout=layout, normalize_rows=normalize_rows
     )
@@ -76,33 +73,22 @@ def test_maps_times_values_equal_the_attention_outputs(layout, normalize_rows, r
         assert maps.map_error == pytest.approx(frobenius(difference) / frobenius(maps.exact), 1e-4)
         error = frobenius(approximate[:, head] - exact[:, head]) / frobenius(exact[:, head])
         assert maps.output_error == pytest.approx(error, 1e-4)
-
-
-def test_chunked_maps_equal_full_maps(rngs, monkeypatch):
-    layer = random_layer(rngs, np.arange(41) < 37)
-    whole = approximation.head_maps(layer, NystromOptions(num_landmarks=7), max_pixels=13)
-    monkeypatch.setattr(approximation, "MAX_WEIGHTS", 2 * 41 * 8)
+    whole = approximation.head_maps(layer, nystrom, max_pixels=13)
+    assert whole[1].exact.shape == (13, 13)
     held = []
-
-    def spy(query, key, mask):
-        held.append(query.shape[1])
-        return softmax_weights(query, key, mask)
-
+    spy = lambda query, *rest: [held.append(query.shape[1]), softmax_weights(query, *rest)][1]
     monkeypatch.setattr(approximation, "softmax_weights", spy)
-    parts = approximation.head_maps(layer, NystromOptions(num_landmarks=7), max_pixels=13)
-    assert max(held) <= 8
-    assert sum(held) == 37
-    assert parts[1].exact.shape == (13, 13)
-    assert_close(parts, whole, SAME_ARITHMETIC)
+    monkeypatch.setattr(approximation, "MAX_WEIGHTS", 2 * 44 * 8)
+    assert_close(approximation.head_maps(layer, nystrom, max_pixels=13), whole, SAME_ARITHMETIC)
+    assert (max(held) <= 8, sum(held)) == (True, 34)
 
 
 @pytest.mark.slow(minutes=0.1)
 def test_curves_agree_at_shared_points(rngs, monkeypatch):
-    monkeypatch.setattr(approximation, "LANDMARKS", (2, 5, 8, 64))
-    monkeypatch.setattr(approximation, "FIXED_LANDMARKS", (8, 5))
-    monkeypatch.setattr(approximation, "SHORTEST", 7)
-    monkeypatch.setattr(approximation, "MAX_ITERS", 9)
-    layers = [tokens_of(rngs, 2, 31), tokens_of(rngs, 2, 31)]
+    few = {"LANDMARKS": (2, 5, 8, 64), "FIXED_LANDMARKS": (8, 5), "SHORTEST": 7, "MAX_ITERS": 9}
+    for name, value in few.items():
+        monkeypatch.setattr(approximation, name, value)
+    layers = [random_inputs(rngs, 2, 31, 2, 3), random_inputs(rngs, 2, 31, 2, 3)]
     # Without padding all layouts give the same landmarks.
     nystrom = NystromOptions(num_landmarks=5, landmark_layout="hf")
     curves = approximation.curves(layers, nystrom)
@@ -127,23 +113,15 @@ def test_curves_agree_at_shared_points(rngs, monkeypatch):
 
 
 def test_residuals_are_those_of_the_start_and_the_iterations(rngs, monkeypatch):
-    monkeypatch.setattr(approximation, "MAX_ITERS", 1)
-    tokens = tokens_of(rngs, 1, 29)
+    for name, value in (("LANDMARKS", ()), ("FIXED_LANDMARKS", ()), ("MAX_ITERS", 1)):
+        monkeypatch.setattr(approximation, name, value)
+    tokens = random_inputs(rngs, 1, 29, 2, 3)
     curves = approximation.curves([tokens], NystromOptions(num_landmarks=5))
     starts = curves["by_iteration"]
     assert starts["exact"][0]["residual"] != starts["batch_max"][0]["residual"]
     kernel = find_landmarks(*tokens[:2], None, None, NystromOptions(num_landmarks=5)).kernel_2
     expected = np.median(pinv_residual(kernel, iterative_pinv(kernel, num_iters=1)))
     assert starts["exact"][1]["residual"]["median"] == pytest.approx(expected)
-
-
-def test_random_tokens_are_normal_and_reproducible():
-    like = (jnp.zeros((2, 101, 3, 5)),) * 3
-    one, again, other = (approximation.random_tokens(like, seed) for seed in (1, 1, 2))
-    assert_close(one, again, SAME_ARITHMETIC)
-    assert np.abs(one[0] - other[0]).max() > 1
-    assert np.abs(one[0] - one[1]).max() > 1
-    assert np.std(one[2]) == pytest.approx(1, abs=0.05)
 
 
 def test_nystrom_options_are_those_of_the_run_or_the_defaults():

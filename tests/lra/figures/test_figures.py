@@ -1,7 +1,7 @@
 """Figures and their numbers from a run's folder, and errors."""
 
 import json
-import math
+import re
 import sys
 
 import pytest
@@ -18,19 +18,9 @@ ENDINGS = (".json", "-error.png", "-maps.png", "-pinv.png")
 @pytest.fixture
 def few_numbers(monkeypatch):
     """Curves of a few points, on lengths that a tiny run has."""
-    monkeypatch.setattr(approximation, "LANDMARKS", (2, 5, 11))
-    monkeypatch.setattr(approximation, "FIXED_LANDMARKS", (11, 5))
-    monkeypatch.setattr(approximation, "SHORTEST", 26)
-    monkeypatch.setattr(approximation, "MAX_ITERS", 7)
-
-
-def numbers_in(values):
-    """All numbers of a nest of dicts and lists."""
-    if isinstance(values, dict):
-        values = list(values.values())
-    if isinstance(values, list):
-        return [number for value in values for number in numbers_in(value)]
-    return [values] if isinstance(values, int | float) else []
+    few = {"LANDMARKS": (2, 5, 11), "FIXED_LANDMARKS": (11, 5), "SHORTEST": 26, "MAX_ITERS": 7}
+    for name, value in few.items():
+        monkeypatch.setattr(approximation, name, value)
 
 
 @pytest.mark.slow(minutes=0.2)
@@ -54,60 +44,56 @@ def test_a_nystrom_run_gives_three_figures_and_their_numbers(
     assert found["config_sha256"] == config_sha256(config, train.PATHS)
     assert found["checkpoint"] == {"step": BEST, "best": True}
     assert (found["nystrom"]["num_landmarks"], found["nystrom"]["pinv_iters"]) == (7, 6)
-    assert {"jax", "numpy", "python"} <= set(found["versions"])
     assert (found["maps"]["example"], found["maps"]["tokens"]) == (3, 53)
     heads = found["maps"]["heads"]
     assert [(row["layer"], row["head"]) for row in heads] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    for row in heads:
-        assert 0 < row["map_error"] < 10
-        assert 0 < row["output_error"] < 10
     assert (len(found["curves"]["examples"]), found["curves"]["tokens"]) == (2, 53)
     for kind in ("trained", "random"):
         curves = found["curves"][kind]
         assert [row["num_landmarks"] for row in curves["by_landmarks"]] == [2, 5, 11]
         assert [row["length"] for row in curves["by_length"]] == [53, 53, 26, 26]
         assert [len(curves["by_iteration"][start]) for start in ("exact", "batch_max")] == [8, 8]
-    assert all(math.isfinite(number) for number in numbers_in(found))
+    assert not re.search("NaN|Infinity", out.with_name("run-0.1.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def softmax_run(tmp_path_factory):
+    return write_run(
+        tmp_path_factory.mktemp("stored") / "run", small_config("softmax"), finished=False
+    )
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_other_attentions_use_64_landmarks_by_default(tmp_path, few_numbers, capsys):
-    folder = write_run(tmp_path / "run", small_config("softmax"), finished=False)
+def test_other_attentions_need_a_number_of_landmarks(tmp_path, softmax_run, few_numbers):
     out = tmp_path / "softmax"
-    assert_refused(folder, ["--examples=1"], "--num_landmarks", tmp_path, capsys)
     arguments = ["--examples=1", "--num_landmarks=13", "--out", str(out)]
-    assert figures.main([str(folder), *arguments]) == 0
+    assert figures.main([str(softmax_run), *arguments]) == 0
     found = json.loads(out.with_suffix(".json").read_text())
     assert found["nystrom"]["num_landmarks"] == 13
     assert found["checkpoint"] == {"step": LATEST, "best": False}
 
 
-@pytest.mark.parametrize("flag", ["--examples=0", "--num_landmarks=0"])
-def test_counts_are_positive(flag, capsys):
-    with pytest.raises(SystemExit):
-        figures.main(["run", flag])
-    assert flag.partition("=")[0] in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("argument", "word"),
     [
-        ("--example=12", "examples 0 to 11"),
+        ("--example=12", "0 to 11"),
         ("--example=-1", "--example"),
         ("--num_landmarks=53", "--num_landmarks"),
+        ("--examples=1", "64 landmarks"),  # the default
+        ("--examples=0", "--examples"),
+        ("--num_landmarks=0", "--num_landmarks"),
     ],
 )
-def test_invalid_arguments_are_one_line_and_write_nothing(tmp_path, capsys, argument, word):
-    folder = write_run(tmp_path / "run", small_config())
-    assert_refused(folder, [argument], word, tmp_path, capsys)
-
-
-def assert_refused(folder, arguments, sentence, tmp_path, capsys):
+def test_invalid_arguments_are_one_line_and_write_nothing(
+    tmp_path, softmax_run, capsys, argument, word
+):
     out = tmp_path / "out" / "name"
-    assert figures.main([str(folder), "--out", str(out), *arguments]) == 2
+    try:
+        code = figures.main([str(softmax_run), "--out", str(out), argument])
+    except SystemExit as stopped:  # by the parser
+        code = stopped.code
     output, errors = capsys.readouterr()
-    assert output == ""
+    assert (code, output, errors.count("\n")) == (2, "", 1)
     assert errors.startswith("lra.figures: ")
-    assert errors.count("\n") == 1
-    assert sentence in errors
+    assert word in errors
     assert not out.parent.exists()

@@ -53,20 +53,14 @@ def test_a_run_is_taken_apart_into_groups_that_cover_the_test_set(tmp_path, caps
 
 
 def test_predictions_do_not_depend_on_batches_and_padding(tmp_path, monkeypatch):
+    """Trees as long as those in training are padded as in training; learned positions support no others."""
     trained = open_run(write_run(tmp_path / "run", small_config("softmax")))
     test = trained.task.splits["test"]
     expected = parts.predict(trained, test)
     monkeypatch.setattr(parts, "BATCH_SIZE", 5)
     np.testing.assert_array_equal(parts.predict(trained, test), expected)
-
-
-def test_batches_are_padded_as_in_training():
-    """The mean over padded rows, and attentions such as Reformer, depend on the padded length."""
-    trained = SimpleNamespace(
-        run=SimpleNamespace(data=DataConfig(task="listops", max_len=2000, padded_len=2048)),
-        task=SimpleNamespace(name="listops"),
-    )
-    assert parts._padding(trained, 700).padded_len == 2048
+    assert parts._padding(trained, 700).padded_len == 59
+    assert not any(parts.supports(trained, longest) for _, longest in parts.OTHERS["listops"])
 
 
 @pytest.mark.parametrize("task", list(parts.OTHERS))
@@ -84,12 +78,6 @@ def test_rows_have_the_accuracy_of_their_group():
     first, second = parts._by(["b", "a", "b", "b"], split, np.array([9, 9, 3, 2]))
     assert (first["group"], first["examples"], first["accuracy"]) == ("a", 1, 1.0)
     assert (second["group"], second["accuracy"], second["most_frequent"]) == ("b", 2 / 3, 2 / 3)
-
-
-@pytest.mark.slow(minutes=0.1)
-def test_learned_positions_exclude_longer_trees(tmp_path):
-    trained = open_run(write_run(tmp_path / "run", small_config("softmax")))
-    assert not any(parts.supports(trained, longest) for _, longest in parts.OTHERS["listops"])
 
 
 def test_rejects_runs_of_other_tasks(capsys, monkeypatch):

@@ -38,17 +38,9 @@ def test_a_failed_path_x_counts_as_chance_in_the_mean_of_six():
     assert not any("mean of 6" in row for row in ROWS.values() if PATH_X not in row)
 
 
-def test_columns_are_tasks_and_sources_are_links():
-    assert {*COLUMNS, PATH_X} <= set(TASKS)
-    assert all(source.url.startswith("https://") for source in TABLE)
-
-
 def test_an_own_task_with_the_name_of_a_column_keeps_its_module():
-    assert [title_of(task) for task in ("text", "a.b:Text", "a.b:Mine")] == [
-        "Text",
-        "a.b:Text",
-        "Mine",
-    ]
+    titles = {"text": "Text", "a.b:Text": "a.b:Text", "a.b:Mine": "Mine"}
+    assert {task: title_of(task) for task in titles} == titles
 
 
 def test_baselines_are_accuracies():
@@ -77,13 +69,12 @@ def test_rows_of_a_file_have_means_if_they_are_complete(tmp_path):
     assert read_published(tmp_path / "rows.json") == {("Ours", "", ""): (mine,)}
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_a_file_is_utf_8_and_quoted_cells_keep_their_line_breaks(tmp_path, encoding):
-    file = tmp_path / "rows.csv"
+def test_a_file_is_utf_8_and_quoted_cells_keep_their_line_breaks(tmp_path):
     text = 'model,source,remark,text\r\nS\u2028ö,Gu,"One\ntwo\x0cthree",70\r\n'
-    file.write_bytes(text.encode(encoding))
-    ((source, (row,)),) = read_published(file).items()
-    assert (row["model"], source.remark) == ("S\u2028ö", "One\ntwo\x0cthree")
+    for encoding in ("utf-8", "utf-8-sig"):
+        (tmp_path / "rows.csv").write_bytes(text.encode(encoding))
+        ((source, (row,)),) = read_published(tmp_path / "rows.csv").items()
+        assert (row["model"], source.remark) == ("S\u2028ö", "One\ntwo\x0cthree")
 
 
 @pytest.mark.parametrize(
@@ -91,10 +82,9 @@ def test_a_file_is_utf_8_and_quoted_cells_keep_their_line_breaks(tmp_path, encod
     [
         ("rows.csv", "model,source,listop\nA,B,3\n", "listops"),
         ("rows.csv", "model,source,listops\nA,B,370\n", "row 1: listops"),
-        ("rows.csv", "model,listops\nA,3\n", "source is missing"),
+        ("rows.csv", "model,listops\nA,3\n", "source"),
         ("rows.csv", "model,source,text\nA,B,1\nA,B,\n", "row 2"),
         ("rows.csv", "model,source,text\nA,B,1,2\n", "row 1"),
-        ("rows.csv", "", "rows.csv"),
         ("rows.json", "[1]", "rows.json"),
         ("rows.json", "[", "rows.json"),
         ("rows.txt", "", ".csv or .json"),

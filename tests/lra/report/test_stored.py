@@ -10,7 +10,7 @@ from scipy import stats
 from lra.report.groups import compare, group, read
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ours(results):
     runs = read([results])[0]
     return runs, group(runs)

@@ -52,24 +52,22 @@ def test_only_tasks_of_this_code_are_columns_and_means_need_all_tasks(tmp_path):
 def test_partial_runs_are_shown_on_request_and_never_in_a_mean(tmp_path):
     for task in FIVE:
         write_run(tmp_path / task, task=task, partial=task == "image")
-    table = table3(groups_in(tmp_path), {})
+    write_run(tmp_path / "own", task="listops-short")
+    groups = groups_in(tmp_path)
+    table = table3(groups, {}, more_tasks=["listops-short"])
     assert "Image" not in table.columns
-    table = table3(groups_in(tmp_path), {}, include_partial=True)
+    assert table.columns[-1] == "listops-short"  # shown on request, too
+    table = table3(groups, {}, include_partial=True)
     assert rows(table)["nystrom-64"][3] == "36.00 (n = 1), partial"
-    assert "mean of 5" not in table.columns
+    assert not {"mean of 5", "listops-short"} & set(table.columns)
 
 
 def test_sections_are_recipes_and_rows_are_labels(tmp_path):
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", recipe="fast")
-    write_run(
-        tmp_path / "c",
-        recipe="fast",
-        label="nystrom-64, curriculum=0",
-        config={"data": {"seed": 3}},
-    )
-    table = table3(groups_in(tmp_path), {})
-    assert list(table.iloc[:, 0]) == [
+    other = {"label": "nystrom-64, curriculum=0", "config": {"data": {"seed": 3}}}
+    write_run(tmp_path / "c", recipe="fast", **other)
+    assert list(table3(groups_in(tmp_path), {}).iloc[:, 0]) == [
         "This code, the paper's recipe",
         "nystrom-64",
         "This code, recipe=fast",
@@ -89,14 +87,6 @@ def test_complete_settings_of_one_label_have_a_row_each_and_else_the_furthest(tm
     assert list(found) == ["This code, the paper's recipe", "nystrom-64", "nystrom-64, seed=2"]
 
 
-def test_own_tasks_get_columns_on_request(tmp_path):
-    write_run(tmp_path / "a")
-    write_run(tmp_path / "b", task="listops-short")
-    groups = groups_in(tmp_path)
-    assert "listops-short" not in table3(groups).columns
-    assert table3(groups, more_tasks=["listops-short"]).columns[-1] == "listops-short"
-
-
 def test_columns_and_sources_of_the_paper_can_be_chosen(tmp_path):
     write_seeds(tmp_path / "a", [0.36, 0.38])
     write_run(tmp_path / "b", task="text")
@@ -112,29 +102,26 @@ def test_columns_and_sources_of_the_paper_can_be_chosen(tmp_path):
 
 def test_settings_have_errors_intervals_and_trivial_predictors(tmp_path):
     write_seeds(tmp_path / "a", [0.36, 0.38, 0.37])
-    write_run(
-        tmp_path / "b", attention=SOFTMAX, result={"state": "validated", "test_accuracy": None}
-    )
+    validated = {"state": "validated", "test_accuracy": None}
+    write_run(tmp_path / "b", attention=SOFTMAX, result=validated)
     table = settings_table(groups_in(tmp_path), {"constant answer": 17.2})
-    row = dict(zip(table.columns, table.iloc[0], strict=True))
-    assert row["test accuracy, %"] == "37.00 ± 1.00"
-    assert row["95 % interval"] == "34.52 to 39.48"
-    assert (row["seeds"], row["validation, %"], row["steps"]) == (
-        "0, 1, 2",
-        "25.00 ± 0.00",
-        "20 of 5,000",
-    )
-    assert (row["memory, GiB"], row["parameters"]) == ("3.00", "199,882")
+    assert table.iloc[0].to_dict() == {
+        "attention": "nystrom-64",
+        "seeds": "0, 1, 2",
+        "test accuracy, %": "37.00 ± 1.00",
+        "binomial error": "1.08",
+        "95 % interval": "34.52 to 39.48",
+        "validation, %": "25.00 ± 0.00",
+        "steps": "20 of 5,000",
+        "s per step": "0.976",
+        "memory, GiB": "3.00",
+        "parameters": "199,882",
+    }
     found = rows(table)
     assert found["softmax"][1] == "not tested"
     assert found["constant answer"][1] == "17.20"
-
-
-def test_times_that_cannot_be_compared_are_not_shown(tmp_path):
-    write_run(tmp_path / "a", step_seconds=1.0)
-    write_run(tmp_path / "b", attention=SOFTMAX, step_seconds=2.0)
-    assert "s per step" in settings_table(groups_in(tmp_path), {}).columns
-    write_run(tmp_path / "c", attention=NONE, step_seconds=2.0, config={"train": {"batch_size": 8}})
+    # Times of other inputs cannot be compared.
+    write_run(tmp_path / "c", attention=NONE, config={"train": {"batch_size": 8}})
     assert "s per step" not in settings_table(groups_in(tmp_path), {}).columns
 
 
@@ -152,19 +139,19 @@ def test_every_run_has_a_row(tmp_path):
 def test_control_is_what_attention_adds(tmp_path):
     for name, accuracies in (("nystrom", [0.36, 0.38, 0.39]), ("none", [0.35, 0.36, 0.36])):
         attention = {"name": name} | ({"num_landmarks": 64} if name == "nystrom" else {})
-        write_seeds(tmp_path / name, accuracies, attention=attention, recipe="fast")
-        write_run(
-            tmp_path / f"text-{name}", task="text", seed=0, attention=attention, recipe="fast"
-        )
-    found = control(groups_in(tmp_path), "fast")
+        same = {"attention": attention, "recipe": "fast"}
+        write_seeds(tmp_path / name, accuracies, **same)
+        write_run(tmp_path / f"text-{name}", task="text", seed=0, **same)
+    groups = groups_in(tmp_path)
+    found = control(groups, "fast")
     assert list(found["difference"]) == pytest.approx([2.0, 0.0])
-    compared = compare(groups_in(tmp_path))
+    compared = compare(groups)
     pairs = rows(comparisons_table(compared[compared["task"] == "listops"]))
     assert pairs["nystrom-64, recipe=fast − none, recipe=fast"][:2] == ["0, 1, 2", "+2.00"]
     cells = rows(control_table(found))
     assert cells["ListOps"][:3] == ["0, 1, 2", "0, 1, 2", "+2.00"]
     assert cells["Text"][3].endswith("binomial standard error")
-    assert len(control(groups_in(tmp_path), "open")) == 0
+    assert len(control(groups, "open")) == 0
 
 
 def test_recall_has_a_row_per_attention_and_a_column_per_number_of_pairs(tmp_path):
