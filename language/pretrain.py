@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from dataprep import cache
 from language.config import InitConfig, ObjectiveConfig
 from language.corpus import Corpus, CorpusConfig, Pairs
-from language.initial import (
+from language.init_checkpoint import (
     check_same_vocabulary,
     check_tokenizer,
     model_config,

@@ -5,14 +5,25 @@ import signal
 
 import pytest
 
+from language.finetune.task import METRICS
 from tests import programs
-from tests.language.files import fakes
+from tests.language.finetune import fakes, glue_fakes
+
+KINDS = {"pairs": "classification"}
 
 
 def flags(tmp_path, workdir, model, kind="question_answering"):
+    """The flags of a run on one's own files of a kind, on pairs of texts, or on GLUE's MRPC."""
+    own = [f"--config=configs/finetune.py:{KINDS.get(kind, kind)},max_len=19"]
+    if kind == "mrpc":
+        own = ["--config=configs/glue.py:mrpc,max_len=19"]
+        own += [f"--config.data.dir={glue_fakes.write_task(tmp_path, kind)}"]
+    else:
+        for split in ("train", "test"):
+            own += [f"--config.data.{split}_file={write(tmp_path, kind, split)}"]
     return [
-        f"--config=configs/finetune.py:{kind},max_len=19",
-        f"--config.data.train_file={fakes.write(tmp_path, kind)}",
+        *own,
+        *(["--config.data.text_pair=second"] if kind == "pairs" else []),
         f"--config.init.checkpoint={model}",
         "--config.train.total_steps=60",
         "--config.train.batch_size=8",
@@ -24,8 +35,29 @@ def flags(tmp_path, workdir, model, kind="question_answering"):
     ]
 
 
+def write(folder, kind, name, **options):
+    if kind == "pairs":
+        return fakes.write_rows(folder / f"{name}.csv", KINDS[kind], pair=True, **options)
+    if kind == "mrpc":
+        file = folder / f"{name}.tsv"
+        file.write_text("#1 String\t#2 String\n" + "good film\tbad plot\n" * options["count"])
+        return file
+    return fakes.write(folder, kind, name, **options)
+
+
+def content(run):
+    """Everything that a run leaves, without times."""
+    result = json.loads((run / "result.json").read_text())
+    times = ("train_seconds", "step_seconds", "examples_per_second", "input_share", "peak_bytes")
+    files = [run / "metrics.jsonl", *(run / "model").iterdir(), *(run / "predictions").iterdir()]
+    return {name: result[name] for name in result if name not in times}, {
+        file.name: file.read_bytes() for file in files
+    }
+
+
 @pytest.mark.slow(minutes=1)
-def test_a_killed_run_resumes_to_the_same_bits_and_predicts_in_a_fresh_process(tmp_path):
+@pytest.mark.parametrize("kind", [*METRICS, "pairs", "mrpc"])
+def test_a_killed_run_resumes_to_the_same_bits_and_predicts_in_a_fresh_process(tmp_path, kind):
     model = fakes.checkpoint(tmp_path / "model")
     environment = {"NYSTROMFORMER_JAX_CACHE": tmp_path / "cache"}
 
@@ -33,23 +65,23 @@ def test_a_killed_run_resumes_to_the_same_bits_and_predicts_in_a_fresh_process(t
         return programs.start("run_finetune.py", *arguments, **environment)
 
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert programs.finish(start(*flags(tmp_path, whole, model))).code == 0
-    process = start(*flags(tmp_path, killed, model))
+    assert programs.finish(start(*flags(tmp_path, whole, model, kind))).code == 0
+    process = start(*flags(tmp_path, killed, model, kind))
     programs.wait_for_lines(killed, 5, process)
     process.kill()
     assert programs.finish(process).code == -signal.SIGKILL
     assert not (killed / "result.json").exists()
-    assert programs.finish(start(*flags(tmp_path, killed, model))).code == 0
-    for name in ("metrics.jsonl", "model/model.safetensors"):
-        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    assert programs.finish(start(*flags(tmp_path, killed, model, kind))).code == 0
+    assert content(killed) == content(whole)
 
-    file = fakes.write(tmp_path, "question_answering", "new", count=5)
+    file = write(tmp_path, kind, "new", count=5)
     output = tmp_path / "answers.json"
     arguments = [f"--workdir={whole}", f"--input={file}", f"--output={output}"]
     answer = programs.finish(start("--mode=predict", *arguments))
     assert answer.code == 0, answer
     assert answer.output == f"Wrote predictions for 5 examples to {output}.\n"
-    assert json.loads(output.read_text()) == {f"q{i}": "rome" for i in range(5)}
+    if kind == "question_answering":
+        assert json.loads(output.read_text()) == {f"q{i}": "rome" for i in range(5)}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +138,7 @@ def test_predicting_with_an_unfinished_run_is_an_error(in_repository, tmp_path):
     arguments = [f"--workdir={tmp_path}", "--input=x", "--output=y"]
     answer = programs.call("run_finetune", "--mode=predict", *arguments)
     programs.assert_refused(answer, "run_finetune")
-    assert f"{tmp_path} has no subfolder model/, because its run is not finished" in answer.errors
+    assert f"{tmp_path} contains no finished run" in answer.errors
 
 
 @pytest.mark.parametrize("sections", [{"model"}, {"objective", "init"}])

@@ -7,8 +7,8 @@ import pytest
 from language import pretrain
 from tests import programs
 from tests.language import runs, texts
-from tests.language.files import fakes as files
-from tests.language.glue import fakes
+from tests.language.finetune import fakes as files
+from tests.language.finetune import glue_fakes as fakes
 
 
 def flags(sections):

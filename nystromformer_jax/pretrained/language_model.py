@@ -232,11 +232,6 @@ class LanguageModel:
             list(zip(*filled, strict=True)) for filled in zip(tokens, top.tolist(), strict=False)
         ]
 
-    def apply(self, batch: Mapping[str, npt.NDArray[Any]]) -> Any:
-        """Returns the outputs of the model for the arrays `inputs`, `mask` and `types` of a batch, [B, L]."""
-        inputs = (batch["inputs"], batch["mask"], batch["types"])
-        return jax.device_get(_apply(self.model, self.variables, *inputs))
-
     def _rows(self, texts: Sequence[str] | None, tokens: Mapping[str, Any]) -> list[Row]:
         """Returns the real tokens of each row, given texts or a tokenizer's output."""
         if (texts is None) != bool(tokens) or isinstance(texts, str):
