@@ -84,71 +84,46 @@ def test_a_killed_run_resumes_to_the_same_bits_and_predicts_in_a_fresh_process(t
         assert json.loads(output.read_text()) == {f"q{i}": "rome" for i in range(5)}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([], "pass --config=configs/finetune.py:classification"),
-        (["--config=configs/finetune.py:clasification"], "did you mean classification or"),
-        (["--config=configs/finetune.py:regression"], "init.checkpoint: needs the folder"),
-        (["--config=configs/finetune.py:regression", "--input=x"], "need --mode=predict"),
-        (["--mode=predict", "--learning_rates=1e-4"], "--learning_rates needs --search"),
-        (
-            ["--config=configs/finetune.py:regression", "--batch_sizes=8"],
-            "--batch_sizes needs --search",
-        ),
-        (
-            ["--config=configs/finetune.py:regression", "--search", "--batch_sizes="],
-            "--batch_sizes needs numbers separated by commas, got ''",
-        ),
-        (
-            ["--mode=predict", "--workdir=x", "--input=x", "--output=y", "--seeds=2"],
-            "--mode=predict uses the model and the config in --workdir: leave --seeds out",
-        ),
-        (
-            [
-                "--mode=predict",
-                "--config=configs/finetune.py:regression",
-                "--input=x",
-                "--output=y",
-            ],
-            "leave --config out",
-        ),
-        (["--mode=predict", "--input=x"], "needs --workdir=RUN of a finished run, --input=FILE"),
-        (
-            ["--mode=predict", "--input=x", "--output=y", "--workdir=none"],
-            "none has no config.json: pass",
-        ),
-    ],
-)
+FILES, GLUE = "--config=configs/finetune.py:", "--config=configs/glue.py:"
+PREDICT = ["--mode=predict", "--input=x", "--output=y"]
+INVALID = [
+    ([], "pass --config=configs/finetune.py:classification"),
+    ([f"{FILES}clasification"], "did you mean classification or"),
+    ([f"{GLUE}sst3"], "did you mean sst2?"),
+    (["--config=configs/listops.py"], "configs/listops.py is a config of run_lra.py: use"),
+    ([f"{FILES}regression"], "init.checkpoint: needs the folder"),
+    ([f"{FILES}regression", "--input=x"], "need --mode=predict"),
+    ([f"{FILES}regression", "--batch_sizes=8"], "--batch_sizes needs --search"),
+    ([f"{GLUE}mrpc", "--search", "--batch_sizes="], "needs numbers separated by commas, got ''"),
+    ([f"{GLUE}mrpc", "--search", "--learning_rates=fast"], "needs numbers separated by commas"),
+    (["--mode=predict", "--learning_rates=1e-4"], "--learning_rates needs --search"),
+    ([*PREDICT, "--workdir=x", "--seeds=2"], "the config in --workdir: leave --seeds out"),
+    ([*PREDICT, f"{FILES}regression"], "leave --config out"),
+    (PREDICT, "needs --workdir=RUN of a finished run, --input=FILE"),
+    ([*PREDICT, "--workdir=none"], "none has no config.json: pass"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), INVALID)
 def test_rejects_invalid_flags(in_repository, arguments, sentence):
     programs.assert_refused(answer := programs.call("run_finetune", *arguments), "run_finetune")
     assert sentence in answer.errors
 
 
-def test_predicting_with_the_folder_of_a_model_is_an_error(in_repository, tmp_path):
-    model = fakes.checkpoint(tmp_path / "model")
-    arguments = [f"--workdir={model}", "--input=x", "--output=y"]
-    answer = programs.call("run_finetune", "--mode=predict", *arguments)
-    assert "is not the folder of a fine-tuned model" in answer.errors
-
-
-def test_predicting_with_an_unfinished_run_is_an_error(in_repository, tmp_path):
-    config = {"data": {}, "train": {}, "init": {}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    arguments = [f"--workdir={tmp_path}", "--input=x", "--output=y"]
-    answer = programs.call("run_finetune", "--mode=predict", *arguments)
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        (("data", "train", "init"), "contains no finished run"),
+        (("data", "train", "model"), "is not the folder of a fine-tuned model"),
+        (("data", "train", "init", "objective"), "is not the folder of a fine-tuned model"),
+        (("vocab_size",), "is not the folder of a fine-tuned model"),
+    ],
+)
+def test_predicting_with_another_folder_is_an_error(in_repository, tmp_path, sections, words):
+    (tmp_path / "config.json").write_text(json.dumps({name: {} for name in sections}))
+    answer = programs.call("run_finetune", *PREDICT, f"--workdir={tmp_path}")
     programs.assert_refused(answer, "run_finetune")
-    assert f"{tmp_path} contains no finished run" in answer.errors
-
-
-@pytest.mark.parametrize("sections", [{"model"}, {"objective", "init"}])
-def test_predicting_with_another_kind_of_run_is_an_error(in_repository, tmp_path, sections):
-    config = {key: {} for key in {"data", "train", *sections}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    arguments = [f"--workdir={tmp_path}", "--input=x", "--output=y"]
-    answer = programs.call("run_finetune", "--mode=predict", *arguments)
-    programs.assert_refused(answer, "run_finetune")
-    assert f"{tmp_path} is not the folder of a fine-tuned model" in answer.errors
+    assert f"{tmp_path} {words}" in answer.errors
 
 
 def test_a_threshold_that_does_not_exist_is_an_error_before_training(in_repository, tmp_path):

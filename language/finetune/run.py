@@ -11,6 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh
 
+from language.checkpoint import (
+    check_tokenizer,
+    make_params,
+    model_config,
+    require_packages,
+)
 from language.config import FINETUNING, InitConfig
 from language.finetune.data import TaskData, load
 from language.finetune.examples import Split
@@ -19,7 +25,6 @@ from language.finetune.glue import GlueConfig
 from language.finetune.heads import HEADS, Head
 from language.finetune.sequences import SequenceTask
 from language.finetune.task import DataConfig, Outputs, Task
-from language.init_checkpoint import check_tokenizer, model_config, require_packages
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig, training
 from nystromformer_jax.pretrained.config_json import has_convolution
@@ -86,6 +91,10 @@ class FineTuning:
         lengths = split.padded_lengths(max_len) if groups else None
         return training.Examples(len(split), batch, lengths)
 
+    def make_params(self) -> Callable[[], Any]:
+        """Returns a function that initializes the parameters from the seed of the config."""
+        return make_params(self.model, self.data.max_len, self.sections["train"].seed)
+
     def tuned(self, valid: Split, outputs: Outputs) -> Task:
         """Returns the task, with a tuned threshold if the config asks for it."""
         is_tuned = self.sections["eval"].tune_threshold
@@ -142,14 +151,19 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     run = FineTuning(config, data, init, sections, mesh, task, model)
     run.fit_config(1).check_batches(mesh)
     training.check_length(mesh, data.max_len, "data.max_len")
-    jax.eval_shape(make_params(run))  # to validate the model
+    jax.eval_shape(run.make_params())  # to validate the model
     return run
 
 
 def read_sections(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the sections of a config as dataclasses; "data" is a `GlueConfig` if it has a task."""
-    kinds = {"data": GlueConfig if "task" in config.get("data", {}) else FilesConfig, **FINETUNING}
-    return training.read_sections(config, kinds, plain=["model", "attention"])
+    """Returns the sections of a config as dataclasses; "data" is a `GlueConfig` if it has a task.
+
+    Older runs have `data.workers`, which is ignored.
+    """
+    data = {key: value for key, value in config.get("data", {}).items() if key != "workers"}
+    kinds = {"data": GlueConfig if "task" in data else FilesConfig, **FINETUNING}
+    sections = {**config, "data": data}
+    return training.read_sections(sections, kinds, plain=["model", "attention"])
 
 
 def open_tokenizer(run: FineTuning) -> Tokenizer:
@@ -207,13 +221,6 @@ def _model_config(
     return model_config(config, init, max_len=max_len, **fields)
 
 
-def make_params(run: FineTuning) -> Callable[[], Any]:
-    """Returns a function that initializes the parameters from the seed of the config."""
-    tokens = jnp.zeros((1, run.data.max_len), jnp.int32)
-    seed = run.sections["train"].seed
-    return lambda: run.model.init(jax.random.key(seed), tokens, deterministic=True)["params"]
-
-
 def make_spec(run: FineTuning, examples: int, valid: Split | None = None) -> training.TrainSpec:
     """Returns the `TrainSpec` of a run with `examples` training examples.
 
@@ -231,7 +238,7 @@ def make_spec(run: FineTuning, examples: int, valid: Split | None = None) -> tra
     return training.TrainSpec(
         config=run.fit_config(examples),
         mesh=run.mesh,
-        make_params=make_params(run),
+        make_params=run.make_params(),
         loss_fn=make_loss(run.model, run.head),
         row={
             "inputs": tokens,

@@ -105,11 +105,6 @@ class SequenceTask(Task):
 
     def decide(self, logits: Values) -> Values:
         """Returns predicted classes or scores [N], or ones at predicted labels [N, C], from logits [N, C]."""
-        if logits.ndim != 2 or logits.shape[1] != self.num_labels:
-            raise ValueError(
-                f"Outputs for {self.title} must have the shape [N, {self.num_labels}], got"
-                f" {list(logits.shape)}."
-            )
         if not np.isfinite(logits).all():
             raise ValueError(
                 f"{np.count_nonzero(~np.isfinite(logits))} of the outputs for {self.title} are not"

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from dataprep import cache
+from language.checkpoint import read_params, record_weights, save_model
 from language.finetune.data import TaskData
 from language.finetune.run import (
     FineTuning,
@@ -24,11 +25,10 @@ from language.finetune.run import (
 )
 from language.finetune.sequences import SequenceTask
 from language.finetune.task import Task
-from language.init_checkpoint import read_params, record_weights
 from language.tokenizer import load_tokenizer
 from nystromformer_jax import training
 from nystromformer_jax.export import export_model
-from nystromformer_jax.pretrained import from_pretrained, save_pretrained
+from nystromformer_jax.pretrained import from_pretrained
 from nystromformer_jax.support.durable import read_config, write_bytes
 from reporting.statistics import format_spread
 
@@ -77,12 +77,7 @@ def train(run: FineTuning, data: TaskData, workdir: training.Workdir) -> dict[st
 
     def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
         def save(task: Task) -> None:
-            with training.sync_errors(), training.writing_to(workdir.path):
-                if training.is_primary():
-                    folder = workdir.path / "model"
-                    more = {**data.tokenizer.token_ids, **_description(task)}
-                    save_pretrained(folder, run.model, {"params": params}, more=more)
-                    data.tokenizer.save(folder, config.max_len, config.num_types)
+            save_model(workdir, run.model, params, data.tokenizer, **_description(task))
 
         predictions = workdir.path / "predictions" if training.is_primary() else None
         with training.writing_to(workdir.path):

@@ -39,15 +39,8 @@ def is_running(pid):
 
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_pieces_come_in_order(num_processes):
-    assert list(parallel.in_order(operator.neg, range(7), num_processes)) == [
-        0,
-        -1,
-        -2,
-        -3,
-        -4,
-        -5,
-        -6,
-    ]
+    found = list(parallel.in_order(operator.neg, range(7), num_processes))
+    assert found == [0, -1, -2, -3, -4, -5, -6]
     endless = parallel.in_order(operator.neg, itertools.count(5), num_processes)
     assert list(itertools.islice(endless, 2)) == [-5, -6]
     endless.close()

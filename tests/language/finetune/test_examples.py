@@ -98,23 +98,10 @@ def test_head_tail_keeps_a_quarter_of_the_head():
 def test_batch_has_the_types_and_dtypes_of_model_inputs(pairs):
     scores = np.linspace(0, 5, len(pairs), dtype=np.float32)
     batch = split_of(pairs, scores).batch(np.array([60, 1]), 7)
-    assert {name: str(array.dtype) for name, array in batch.items()} == {
-        "inputs": "int32",
-        "mask": "bool",
-        "types": "int32",
-        "labels": "float32",
-    }
+    dtypes = {"inputs": "int32", "mask": "bool", "types": "int32", "labels": "float32"}
+    assert {name: str(array.dtype) for name, array in batch.items()} == dtypes
     assert batch["labels"].tolist() == [5.0, scores[1]]
     assert split_of(pairs).batch(np.array([4]), 7)["labels"].tolist() == [0]
-
-
-def test_a_row_does_not_depend_on_its_batch(pairs):
-    split = split_of(pairs)
-    together = split.batch(np.array([17, 2, 17, 40]), 13)
-    for place, row in enumerate([17, 2, 17, 40]):
-        alone = split.batch(np.array([row]), 13)
-        for name, array in alone.items():
-            np.testing.assert_array_equal(together[name][place], array[0])
 
 
 def test_rejects_indices_out_of_range(pairs):
@@ -128,9 +115,7 @@ def test_examples_are_complete_with_all_their_rows(pairs):
     owned = dataclasses.replace(split.take(np.arange(6)), owners=np.array([0, 0, 0, 1, 2, 2]))
     assert [owned.count_complete(rows) for rows in (3, 4, 5, 6)] == [1, 2, 2, 3]
     assert owned.take(np.array([5, 1])).owners.tolist() == [2, 0]
-    with pytest.raises(
-        ValueError, match=r"eval.max_examples=2: the first example .* raise eval.max_examples"
-    ):
+    with pytest.raises(ValueError, match=r"eval.max_examples=2: the first example"):
         owned.count_complete(2)
 
 
@@ -143,11 +128,8 @@ def test_sample_is_stratified_by_label(pairs):
 
 
 def test_a_larger_sample_begins_with_the_smaller_and_another_seed_is_another(pairs):
-    for labels in (
-        None,
-        np.arange(61, dtype=np.int32) % 3,
-        np.linspace(0, 5, 61, dtype=np.float32),
-    ):
+    classes, scores = np.arange(61, dtype=np.int32) % 3, np.linspace(0, 5, 61, dtype=np.float32)
+    for labels in (None, classes, scores):
         split = split_of(pairs, labels)
         whole = sample(split, 61, seed=0)
         assert sorted(whole.tolist()) == list(range(61))

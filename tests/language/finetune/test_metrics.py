@@ -45,12 +45,6 @@ def test_metrics_of_classes_in_the_order_of_the_task(name, expected):
     assert all(type(value) is float for value in found.values())
 
 
-def test_three_classes():
-    guesses, labels = np.array([0, 2, 1, 1, 2]), np.array([0, 1, 1, 2, 2])
-    predicted = TASKS["mnli"].decide(logits_of(guesses, 3))
-    assert score(TASKS["mnli"], predicted, labels) == {"accuracy": 0.6}
-
-
 def test_metrics_of_scores_are_correlations():
     x, y = SCORES.astype(float), GIVEN.astype(float)
     pearson = ((x - x.mean()) * (y - y.mean())).sum() / math.sqrt(
@@ -142,20 +136,14 @@ def test_standard_errors_agree_with_a_bootstrap(name):
         assert error == pytest.approx(np.std([found[metric] for found in drawn]), rel=0.15)
 
 
-@pytest.mark.parametrize(
-    ("name", "outputs", "words"),
-    [
-        ("sst2", np.zeros((12, 3)), r"SST-2 must have the shape \[N, 2\], got \[12, 3\]"),
-        ("stsb", np.zeros((12, 2)), r"STS-B must have the shape \[N, 1\], got \[12, 2\]"),
-        ("sst2", np.zeros((12, 2, 1)), r"got \[12, 2, 1\]"),
-        ("sst2", np.full((12, 2), np.nan), "24 of the outputs for SST-2 are not finite"),
-    ],
-)
-def test_rejects_outputs_of_a_wrong_shape_or_not_finite(name, outputs, words):
-    with pytest.raises(ValueError, match=words):
-        TASKS[name].decide(outputs)
+def test_outputs_that_are_not_finite_are_an_error():
+    with pytest.raises(ValueError, match="24 of the outputs for SST-2 are not finite"):
+        TASKS["sst2"].decide(np.full((12, 2), np.nan))
 
 
 def test_predictions_are_classes_or_the_scores_themselves():
+    guesses, labels = np.array([0, 2, 1, 1, 2]), np.array([0, 1, 1, 2, 2])
+    predicted = TASKS["mnli"].decide(logits_of(guesses, 3))
+    assert score(TASKS["mnli"], predicted, labels) == {"accuracy": 0.6}
     assert TASKS["mnli"].decide(np.array([[0.1, 0.3, 0.2], [5, 4, 3]])).tolist() == [1, 0]
     assert TASKS["stsb"].decide(np.array([[5.7], [-1.0]])).tolist() == [5.7, -1.0]

@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 
-from dataprep.holdout import held_out_share
 from language.finetune import data as files
 from language.finetune.examples import IGNORED
 from language.finetune.files import FilesConfig
@@ -137,34 +136,6 @@ def test_windows_have_the_answer_at_their_labels(tmp_path, tokenizer, separators
     assert errors == {"f1": 0, "exact_match": 0}
 
 
-def test_held_out_examples_stay_together_and_do_not_depend_on_the_order():
-    contents = [b"%d" % (i % 40) for i in range(60)]
-    mask = held_out_share(contents, 0.2, seed=3)
-    assert 8 <= mask.sum() <= 12
-    selected = {content for content, chosen in zip(contents, mask, strict=True) if chosen}
-    assert all(
-        (content in selected) == chosen for content, chosen in zip(contents, mask, strict=True)
-    )
-    assert (held_out_share(contents[::-1], 0.2, seed=3)[::-1] == mask).all()
-    assert (held_out_share(contents, 0.2, seed=4) != mask).any()
-    for share in (1e-9, 1 - 1e-9):
-        assert 0 < held_out_share(contents, share, seed=0).sum() < 60
-
-
-@pytest.mark.parametrize("copies", [150, 500])
-def test_a_frequent_content_does_not_shrink_the_held_out_share(copies):
-    contents = [b"frequent"] * copies + [b"%d" % i for i in range(1000 - copies)]
-    for seed in range(30):
-        mask = held_out_share(contents, 0.1, seed)
-        assert mask.sum() == 100
-        assert not mask[0]
-
-
-def test_the_rarest_content_is_held_out_if_none_fits():
-    mask = held_out_share([b"a"] * 5 + [b"b"] * 2 + [b"c"] * 3, 0.1, seed=0)
-    assert mask.nonzero()[0].tolist() == [5, 6]
-
-
 def test_validation_is_held_out_without_shared_contexts(tmp_path, tokenizer):
     file = fakes.write_squad(tmp_path / "train.json", unanswerable=True)
     data = load(tokenizer, "question_answering", file, valid_share=0.3)
@@ -175,6 +146,7 @@ def test_validation_is_held_out_without_shared_contexts(tmp_path, tokenizer):
     assert again.sha256 == data.sha256
 
 
+JSON = '{"text": "a", "label": %s}\n{"text": "b", "label": 1}'
 ROWS = "text,label\ngood film,1\nbad film,0\n"
 # Kind, name, content, values of the config, and a word of the message.
 INVALID = [
@@ -195,20 +167,8 @@ INVALID = [
     ("regression", "x.csv", "text,label\nb,good\na,1\n", {}, "line 2.*'good'"),
     ("regression", "x.csv", "text,label\nb,1_0\na,1\n", {}, "line 2.*'1_0'"),
     ("regression", "x.csv", "text,label\nb,1e39\na,1\n", {}, "line 2.*'1e39'"),
-    (
-        "regression",
-        "x.jsonl",
-        '{"text": "a", "label": null}\n{"text": "b", "label": 1}',
-        {},
-        "line 1.*number",
-    ),
-    (
-        "regression",
-        "x.jsonl",
-        '{"text": "a", "label": 1%s}\n{"text": "b", "label": 1}' % ("0" * 400),
-        {},
-        "line 1.*number",
-    ),
+    ("regression", "x.jsonl", JSON % "null", {}, "line 1.*number"),
+    ("regression", "x.jsonl", JSON % ("1" + "0" * 400), {}, "line 1.*number"),
     ("regression", "x.csv", ROWS, {"labels": "1,2"}, "data.labels='1,2'"),
     ("multi_label", "x.csv", "text,label\na,[]\nb,[]\n", {}, "no labels"),
     ("multi_label", "x.csv", "text,label\na,[]\nb,[2]\n", {}, "only the label '2'"),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as sklearn_metrics
 
+from language.checkpoint import read_params
 from language.config import (
     FinetuneEvalConfig,
     FinetuneOptimizerConfig,
@@ -26,7 +27,6 @@ from language.finetune.glue_tasks import TASKS
 from language.finetune.heads import HEADS
 from language.finetune.run import collate, is_partial, make_loss, mean_loss
 from language.finetune.tagging import entity_scores
-from language.init_checkpoint import read_params
 from language.tokenizer import load_tokenizer
 from nystromformer_jax import training
 from nystromformer_jax.pretrained import from_pretrained, load, save_pretrained
@@ -147,15 +147,9 @@ def test_finished_run_is_evaluated_again_and_exported_atomically(
     with files_of_at_most(5000), pytest.raises(CannotWrite, match="run cannot be written"):
         trainer.write_export(workdir.path)
     assert set(workdir.path.iterdir()) == before
-    content = trainer.write_export(workdir.path).read_bytes()
-    batch = data.splits["valid"].batch(np.arange(7), 19)
-    arguments = (batch["inputs"], batch["mask"], batch["types"])
-    logits = jax.export.deserialize(bytearray(content)).call(*arguments)
-    model, variables = from_pretrained(folder / "run/model")
-    assert model.config.metadata["id2label"] == {"0": "0", "1": "1"}  # MRPC's
-    assert trainer.open_run(folder / "run")[0].task.threshold is None
-    apply = jax.jit(functools.partial(model.apply, deterministic=True))
-    assert_close(logits, apply(variables, *arguments), OTHER_FRAMEWORK)
+    opened, _ = trainer.open_run(folder / "run")
+    assert opened.model.config.metadata["id2label"] == {"0": "0", "1": "1"}  # MRPC's
+    assert opened.task.threshold is None
 
 
 def test_a_submission_has_all_rows_or_is_not_written(tmp_path, finished, caplog):
@@ -174,7 +168,8 @@ def same_from_python(language_model, split, kind, predictions):
     """Requires that a language model predicts what the run predicted."""
     texts = [fakes.text(i) for i in range(fakes.COUNT)]
     if kind == "regression":
-        assert_close(language_model.regress(texts), predictions, OTHER_FRAMEWORK)
+        numbers = np.array(predictions[1:], float)
+        assert_close(language_model.regress(texts), numbers, OTHER_FRAMEWORK)
     elif kind == "token_classification":
         tags = language_model.tag([example.texts for example in split.examples])
         assert [tag for own in tags for tag in own] == [tag for tag in predictions if tag]
@@ -223,11 +218,7 @@ def test_a_run_learns_and_predicts_again(tmp_path, checkpoint, kind, no_annotati
         column = 2 if kind == "token_classification" else 1
         own = [line.split("\t")[-1] for line in own]
         ours = [(line.split("\t") + [""] * 2)[column] for line in ours]
-    if kind == "regression":
-        own, ours = (np.array(cells[1:], float) for cells in (own, ours))
-        assert_close(own, ours, OTHER_FRAMEWORK)
-    else:
-        assert own == ours
+    assert own == ours
     same_from_python(load(tmp_path / "run/model"), data.splits["test"], kind, own)
     with pytest.raises(ValueError, match=r"--output: .*new is a folder"):
         trainer.predict(tmp_path / "run", tests, output.parent)
@@ -479,16 +470,11 @@ def test_too_few_rows_for_one_example_are_an_error_before_training(tmp_path, che
     assert list((tmp_path / "run").glob("*.json*")) == []
 
 
-@pytest.mark.slow(minutes=0.2)
-def test_older_runs_with_data_workers_are_read(tmp_path, checkpoint, no_annotations):
-    config = config_of(tmp_path, checkpoint, "regression", train={"epochs": 0.5})
-    result = trained(tmp_path, config)[0]
-    file = tmp_path / "run/config.json"
-    recorded = json.loads(file.read_text())
-    recorded["data"]["workers"] = 0
-    file.write_text(json.dumps(recorded))
-    assert trained(tmp_path, config)[0] == result
-    assert trainer.open_run(tmp_path / "run")[0].task.is_regression
+def test_configs_of_older_runs_are_read(finished):
+    _, (_, run, _, _) = finished
+    data, command = {**run.config["data"], "workers": 0}, {"config": "configs/glue.py:mrpc"}
+    older = trainer.prepare({**run.config, "data": data, "command": command}, jax.devices()[:1])
+    assert older.sections == run.sections
 
 
 @pytest.mark.parametrize(("kind", "outputs"), [("regression", 1), ("classification", 2)])

@@ -1,25 +1,33 @@
-"""Initial model of a run: a new model, or the sizes and optionally the weights of a checkpoint."""
+"""Checkpoints of runs: the sizes and the weights that a run starts from, and the model that it saves."""
 
 import dataclasses
 import hashlib
 import importlib.util
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 
 from language.config import InitConfig
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig
 from nystromformer_jax.attention.options import DEFAULTS
 from nystromformer_jax.backbone import PRESETS, AttentionName
-from nystromformer_jax.pretrained import from_pretrained, read_config
+from nystromformer_jax.pretrained import from_pretrained, read_config, save_pretrained
 from nystromformer_jax.pretrained.files import weight_files
 from nystromformer_jax.pretrained.names import ROBERTAS
 from nystromformer_jax.support.spelling import nearest
-from nystromformer_jax.training import Workdir, from_mapping, sync_errors
+from nystromformer_jax.training import (
+    Workdir,
+    from_mapping,
+    is_primary,
+    sync_errors,
+    writing_to,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -120,6 +128,23 @@ def read_params(
     changes = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     _, variables = from_pretrained(init.folder, model_class=model_class, seed=seed, **changes)
     return variables["params"]
+
+
+def make_params(model: Any, max_len: int, seed: int) -> Callable[[], Any]:
+    """Returns a function that initializes the parameters of a model from `seed`."""
+    tokens = jnp.zeros((1, max_len), jnp.int32)
+    return lambda: model.init(jax.random.key(seed), tokens, deterministic=True)["params"]
+
+
+def save_model(
+    workdir: Workdir, model: Any, params: Any, tokenizer: Tokenizer, **fields: Any
+) -> None:
+    """Writes `model/` in a run's folder; `fields` are further ones of its config.json."""
+    with sync_errors(), writing_to(workdir.path):
+        if is_primary():
+            folder, more = workdir.path / "model", {**tokenizer.token_ids, **fields}
+            save_pretrained(folder, model, {"params": params}, more=more)
+            tokenizer.save(folder, model.config.max_len, model.config.num_types)
 
 
 def weights_sha256(init: InitConfig) -> str:

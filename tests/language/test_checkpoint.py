@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from language.checkpoint import model_config, read_params
 from language.config import InitConfig
-from language.init_checkpoint import model_config, read_params
 from nystromformer_jax import NystromformerForSequenceClassification
 from tests.helpers import SAME_ARITHMETIC, assert_close
 from tests.language.finetune import fakes
