@@ -255,7 +255,7 @@ def test_the_model_is_saved_before_the_test_set_is_read(tmp_path, checkpoint, mo
 def test_run_starts_from_the_checkpoint_unless_from_scratch(tmp_path, checkpoint):
     """With a rate of almost zero the encoder stays the checkpoint's, or a new one."""
     still = {"optimizer": {"learning_rate": 1e-30, "weight_decay": 0.0}}
-    _, trained = from_pretrained(checkpoint)
+    _, pretrained = from_pretrained(checkpoint)
     for from_scratch in (False, True):
         folder = tmp_path / str(from_scratch)
         changes = {"init": {"from_scratch": from_scratch}, "train": {"seed": 1}}
@@ -267,7 +267,7 @@ def test_run_starts_from_the_checkpoint_unless_from_scratch(tmp_path, checkpoint
         _, tuned = from_pretrained(folder / "run/model")
         words = [
             np.asarray(variables["params"]["nystromformer"]["embeddings"]["word"]["embedding"])
-            for variables in (trained, tuned)
+            for variables in (pretrained, tuned)
         ]
         assert (np.abs(words[0] - words[1]).max() > 1e-3) == from_scratch
 
