@@ -56,59 +56,41 @@ def _main(arguments: Sequence[str] | None) -> int:
         if getattr(flags, name) is not None and not flags.search:
             raise ValueError(f"--{name} needs --search")
     if flags.mode == "predict":
-        return _predict(flags)
-    if flags.input or flags.output:
+        _require_own_flags(flags)
+    elif flags.input or flags.output:
         raise ValueError("--input and --output need --mode=predict")
     if flags.search or flags.seeds > 1:
         return _run_jobs(flags)
-    return _run(flags)
-
-
-def _run(flags: argparse.Namespace) -> int:
-    """Trains, evaluates or exports a model, or validates the config."""
     training.initialize(flags)
-    from dataprep import cache
-    from language import finetune
-    from nystromformer_jax.training import (
-        check_folder,
-        enable_compilation_cache,
-        is_primary,
-        sync_errors,
-    )
+    if flags.mode in ("predict", "export"):
+        return _use_model(flags)
+    from language.finetune import trainer
 
-    evaluates = flags.mode in configs.FROM_FOLDER
+    def make_spec(run: Any) -> Any:
+        trainer.open_tokenizer(run)  # validates it
+        return trainer.make_spec(run, examples=1)
+
+    return training.run(flags, trainer, trainer.load_data, make_spec)
+
+
+def _use_model(flags: argparse.Namespace) -> int:
+    """Writes predictions of a finished run, or exports its model."""
+    from dataprep.cache import cache_dir, user_path
+    from language.finetune import trainer
+    from nystromformer_jax.training import enable_compilation_cache, is_primary
+
     folder = training.folder_of_run(flags.workdir, flags.config)
-    run = finetune.prepare(training.read_config(flags.config, folder, flags.mode))
-    if flags.mode == "check":
-        finetune.open_tokenizer(run)
-        if is_primary():
-            print(training.CHECKED)
-        return 0
-    check_folder(folder, run.config, paths=finetune.PATHS, finished=evaluates)
-    enable_compilation_cache(cache.cache_dir() / "xla")
+    enable_compilation_cache(cache_dir() / "xla")
     if flags.mode == "export":
-        return training.run_one(
-            folder,
-            run,
-            lambda workdir: {"file": finetune.write_export(run, workdir)},
-            lambda result: f"Wrote {result['file']}.",
-            paths=finetune.PATHS,
-            evaluates=True,
-            where="",
-        )
-    tokens = finetune.open_tokenizer(run)
-    with sync_errors():
-        data = finetune.load_data(run, tokens)
-    run.with_task(data.task)  # to validate the config for the labels before a folder is made
-
-    def act(workdir: Any) -> dict[str, Any]:
-        if evaluates:
-            return finetune.evaluate_checkpoint(run, data, workdir)
-        return finetune.train(run, data, tokens, workdir)
-
-    return training.run_one(
-        folder, run, act, finetune.describe_result, paths=finetune.PATHS, evaluates=evaluates
-    )
+        training.read_config(flags.config, folder, flags.mode)  # validates --config
+        text = f"Wrote {trainer.write_export(folder)}."
+    else:
+        source, output = map(user_path, (flags.input, flags.output))
+        count = trainer.predict(folder, source, output)
+        text = f"Wrote predictions for {count:,} examples to {output}."
+    if is_primary():
+        print(text)
+    return 0
 
 
 def _run_jobs(flags: argparse.Namespace) -> int:
@@ -147,8 +129,8 @@ def _numbers(name: str, text: str | None) -> list[tuple[str, Any]]:
         raise ValueError(f"--{name} needs numbers separated by commas, got {text!r}") from None
 
 
-def _predict(flags: argparse.Namespace) -> int:
-    """Writes the predictions of a finished run."""
+def _require_own_flags(flags: argparse.Namespace) -> None:
+    """Raises ValueError unless the flags are those of --mode=predict."""
     for name, given in (
         ("config", flags.config),
         ("seeds", flags.seeds > 1),
@@ -162,16 +144,6 @@ def _predict(flags: argparse.Namespace) -> int:
         raise ValueError(
             "--mode=predict needs --workdir=RUN of a finished run, --input=FILE and --output=FILE"
         )
-    training.initialize(flags)
-    from dataprep.cache import cache_dir, user_path
-    from language import finetune
-    from nystromformer_jax.training import enable_compilation_cache
-
-    folder, source, output = map(user_path, (flags.workdir, flags.input, flags.output))
-    enable_compilation_cache(cache_dir() / "xla")
-    count = finetune.predict(finetune.open_trained(folder), source, output)
-    print(f"Wrote predictions for {count:,} examples to {output}.")
-    return 0
 
 
 if __name__ == "__main__":

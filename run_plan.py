@@ -73,13 +73,13 @@ def _spec(config: Mapping[str, Any], devices: Any, flags: argparse.Namespace) ->
         tokenizer = pretrain.open_tokenizer(run)
         return pretrain.make_spec(run, pretrain.vocabulary_of(tokenizer) if tokenizer else None)
     if _is_finetuning(config):
-        from language import finetune
+        from language.finetune import trainer
 
         if not flags.examples:
             raise ValueError(
                 "The length of fine-tuning is in epochs: pass --examples, the number of training examples."
             )
-        return finetune.make_spec(finetune.prepare(config, devices), flags.examples)
+        return trainer.make_spec(trainer.prepare(config, devices), flags.examples)
     from lra import train
 
     return train.make_spec(train.prepare(config, devices))

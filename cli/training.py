@@ -8,7 +8,7 @@ import logging
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,8 @@ def run(
 ) -> int:
     """Trains, evaluates or validates the run of the flags after `initialize`; returns the exit code.
 
+    A sentence about the result is printed. An evaluated run must be finished, and its folder is only read.
+
     Args:
       flags: Parsed flags.
       trainer: Module with `PATHS`, `prepare`, `train`, `evaluate_checkpoint` and `describe_result`.
@@ -79,10 +81,13 @@ def run(
       where: Sentence about the folder.
       **options: Keyword arguments of `train` and `evaluate_checkpoint`.
     """
+    import jax
+
     from dataprep import cache
     from nystromformer_jax import training
+    from nystromformer_jax.training.errors import is_out_of_memory
 
-    folder = folder_of_run(flags.workdir, flags.config)
+    folder, paths = folder_of_run(flags.workdir, flags.config), trainer.PATHS
     prepared = trainer.prepare(read_config(flags.config, folder, flags.mode))
     if flags.mode == "check":
         training.warn_if_too_large(make_spec(prepared))
@@ -90,50 +95,18 @@ def run(
             print(CHECKED)
         return 0
     evaluates = flags.mode == "eval"
-    training.check_folder(folder, prepared.config, paths=trainer.PATHS, finished=evaluates)
+    training.check_folder(folder, prepared.config, paths=paths, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     with training.sync_errors():
         data = load(prepared)
     act = trainer.evaluate_checkpoint if evaluates else trainer.train
-    return run_one(
-        folder,
-        prepared,
-        lambda workdir: act(prepared, data, workdir, **options),
-        trainer.describe_result,
-        paths=trainer.PATHS,
-        evaluates=evaluates,
-        where=where,
-    )
-
-
-def run_one(
-    folder: Path,
-    run: Any,
-    act: Callable[[Any], dict[str, Any]],
-    describe_result: Callable[[Mapping[str, Any]], str],
-    *,
-    paths: Iterable[str],
-    evaluates: bool,
-    where: str = EVERYTHING,
-) -> int:
-    """Trains, evaluates or exports a run and prints a sentence about it; returns the exit code.
-
-    `act` handles the run in its `Workdir` and returns a result; `describe_result` describes it, and `where`
-    the folder. `paths` are dotted keys of locations, which may change when a run is resumed. If `evaluates`
-    is True, the run must be finished, and its folder is only read.
-    """
-    import jax
-
-    from nystromformer_jax import training
-    from nystromformer_jax.training.errors import is_out_of_memory
-
     with (
         training.detect_lost_process(),
-        training.Workdir(folder, run.config, paths=paths, read_only=evaluates) as workdir,
+        training.Workdir(folder, prepared.config, paths=paths, read_only=evaluates) as workdir,
     ):
         had_finished = workdir.result is not None and not evaluates
         try:
-            result = act(workdir)
+            result = act(prepared, data, workdir, **options)
         except jax.errors.JaxRuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -149,7 +122,7 @@ def run_one(
     if had_finished:
         where = "It had finished before; nothing was trained. See {folder}."
     if training.is_primary():
-        print(f"{describe_result(result)} {where.format(folder=folder)}".rstrip(), flush=True)
+        print(f"{trainer.describe_result(result)} {where.format(folder=folder)}", flush=True)
     return 0
 
 

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from configs import language
 from configs.common import defaults, parse
-from language.files import FilesConfig
+from language.finetune.files import FilesConfig
 from nystromformer_jax.support.spelling import nearest
 
 MAX_LEN = {

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from configs import language
 from configs.common import defaults, parse
-from language.glue import GlueConfig
+from language.finetune.glue import GlueConfig
 from nystromformer_jax.support.spelling import nearest
 
 # Maximum number of tokens per example; longer ones are truncated.

@@ -70,16 +70,11 @@ class RawFiles:
           OSError: A file cannot be read.
         """
         with reading(self.path):
-            try:
-                if self.path.is_file():
-                    yield from self._read_archive()
-                else:
-                    for name, path in self._listing().items():
-                        yield name, path.read_bytes()
-            except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
-                raise ValueError(
-                    f"{self.path} is truncated or corrupt ({error}): download it again."
-                ) from None
+            if self.path.is_file():
+                yield from self._read_archive()
+            else:
+                for name, path in self._listing().items():
+                    yield name, path.read_bytes()
 
     def _listing(self) -> dict[str, Path]:
         """Returns the paths of the selected files by relative path, sorted."""
@@ -139,10 +134,18 @@ def _too_large(path: Path) -> ValueError:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Adds the file name to an OSError and removes the errno, which `cache.prepared` would misinterpret."""
+    """Converts errors of files and archives to sentences with their names.
+
+    An OSError loses its errno, which `cache.prepared` would misinterpret. Those of this package have none
+    and are not changed.
+    """
     try:
         yield
+    except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
+        raise ValueError(f"{path} is truncated or corrupt ({error}): download it again.") from None
     except OSError as error:
+        if error.strerror is None:
+            raise
         raise OSError(
             f"{error.filename or path} cannot be read ({error.strerror}): give it read permission, or"
             " unpack the download again."

@@ -12,20 +12,21 @@ import optax
 from jax.sharding import Mesh
 
 from dataprep import cache
-from language.config import InitConfig, ObjectiveConfig
-from language.corpus import Corpus, CorpusConfig, Pairs
-from language.initial import (
+from language.checkpoint import (
     check_same_vocabulary,
     check_tokenizer,
+    make_params,
     model_config,
     read_params,
     record_weights,
     require_packages,
+    save_model,
 )
+from language.config import InitConfig, ObjectiveConfig
+from language.corpus import Corpus, CorpusConfig, Pairs
 from language.masking import Vocabulary, mask_pairs
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining, training
-from nystromformer_jax.pretrained import save_pretrained
 from nystromformer_jax.typing import Array
 
 PATHS = ("data.dir", "data.tokenizer", "data.workers")
@@ -108,13 +109,9 @@ def train(run: Pretraining, corpus: Corpus, workdir: training.Workdir) -> dict[s
     init_sha256 = record_weights(run.init, workdir)
 
     def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
-        with training.sync_errors(), training.writing_to(workdir.path):
-            if training.is_primary():
-                folder = workdir.path / "model"
-                # Pairs of pretraining have one separator, whatever the tokenizer.
-                tokenizer = dataclasses.replace(corpus.tokenizer, pair_separators=1)
-                save_pretrained(folder, model, {"params": params}, more=tokenizer.token_ids)
-                tokenizer.save(folder, config.max_len, config.num_types)
+        # Pairs of pretraining have one separator, whatever the tokenizer.
+        tokenizer = dataclasses.replace(corpus.tokenizer, pair_separators=1)
+        save_model(workdir, model, params, tokenizer)
         return {
             "kind": "pretrain",
             "attention": config.attention,
@@ -292,9 +289,7 @@ def _model_config(run: Pretraining, vocab_size: int) -> NystromformerConfig:
 
 def _make_params(run: Pretraining, model: NystromformerForPreTraining) -> Callable[[], Any]:
     """Returns a function that initializes the parameters with the seed of the run."""
-    tokens = jnp.zeros((1, run.data.max_len), jnp.int32)
-    seed = run.fit.train.seed
-    return lambda: model.init(jax.random.key(seed), tokens, deterministic=True)["params"]
+    return make_params(model, run.data.max_len, run.fit.train.seed)
 
 
 def _with_perplexity(valid: Mapping[str, float]) -> dict[str, float]:

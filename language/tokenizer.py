@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataprep import cache
+from dataprep import archives, cache
 from language import wordpiece
 from nystromformer_jax.support.durable import write_bytes
 from nystromformer_jax.support.tokenizer import import_transformers, read_options
@@ -211,14 +211,10 @@ def load_tokenizer(path: str | os.PathLike[str], *, lowercase: bool = True) -> T
             f"The tokenizer {origin} does not exist: set data.tokenizer to {KNOWN_FILES}, or to a folder"
             " with one, or leave it empty to train one."
         )
-    try:
+    with archives.reading(origin):
         if origin.is_dir():
             return _from_folder(origin, lowercase)
         return Tokenizer.from_backend(_open_file(origin, lowercase), str(origin))
-    except OSError as error:
-        if error.strerror is None:  # raised by this package
-            raise
-        raise OSError(f"The tokenizer {origin} cannot be read ({error.strerror}).") from error
 
 
 def _from_folder(folder: Path, lowercase: bool) -> Tokenizer:

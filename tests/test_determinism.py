@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from language import finetune, glue, pretrain
-from language.tokenizer import load_tokenizer
+from language import pretrain
+from language.finetune import trainer as finetune
 from lra import data, train
 from lra.data import image, text
 from nystromformer_jax import training
 from nystromformer_jax.training import Workdir
 from nystromformer_jax.training.pipeline import training_batches
 from tests.language import runs
-from tests.language.files import fakes as files
-from tests.language.glue import fakes as glue_fakes
+from tests.language.finetune import fakes as files
+from tests.language.finetune import glue_fakes
 from tests.lra import test_tasks
 from tests.lra.data import fakes
 from tests.lra.small import NYSTROM, random_params, small_config
@@ -165,9 +165,8 @@ def test_pretraining_and_fine_tuning_are_deterministic(tmp_path):
                 folder / "pretrained/model",
             )
             run = finetune.prepare(config)
-            tokenizer = load_tokenizer(run.init.folder)
             with Workdir(folder / "tuned", config, paths=finetune.PATHS) as workdir:
-                finetune.train(run, glue.load(run.data, tokenizer), tokenizer, workdir)
+                finetune.train(run, finetune.load_data(run), workdir)
         left.append(
             {
                 file: (folder / file).read_bytes()

@@ -8,8 +8,8 @@ import pytest
 
 from language import pretrain
 from language.config import ObjectiveConfig
-from language.finetune import spec as finetune
-from language.heads import HEADS
+from language.finetune import run as finetune
+from language.finetune.heads import HEADS
 from language.masking import Vocabulary
 from lra import train
 from lra.models import Classifier, DualEncoder, ModelConfig, Tagger

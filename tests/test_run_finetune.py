@@ -5,14 +5,25 @@ import signal
 
 import pytest
 
+from language.finetune.task import METRICS
 from tests import programs
-from tests.language.files import fakes
+from tests.language.finetune import fakes, glue_fakes
+
+KINDS = {"pairs": "classification"}
 
 
 def flags(tmp_path, workdir, model, kind="question_answering"):
+    """The flags of a run on one's own files of a kind, on pairs of texts, or on GLUE's MRPC."""
+    own = [f"--config=configs/finetune.py:{KINDS.get(kind, kind)},max_len=19"]
+    if kind == "mrpc":
+        own = ["--config=configs/glue.py:mrpc,max_len=19"]
+        own += [f"--config.data.dir={glue_fakes.write_task(tmp_path, kind)}"]
+    else:
+        for split in ("train", "test"):
+            own += [f"--config.data.{split}_file={write(tmp_path, kind, split)}"]
     return [
-        f"--config=configs/finetune.py:{kind},max_len=19",
-        f"--config.data.train_file={fakes.write(tmp_path, kind)}",
+        *own,
+        *(["--config.data.text_pair=second"] if kind == "pairs" else []),
         f"--config.init.checkpoint={model}",
         "--config.train.total_steps=60",
         "--config.train.batch_size=8",
@@ -24,8 +35,29 @@ def flags(tmp_path, workdir, model, kind="question_answering"):
     ]
 
 
+def write(folder, kind, name, **options):
+    if kind == "pairs":
+        return fakes.write_rows(folder / f"{name}.csv", KINDS[kind], pair=True, **options)
+    if kind == "mrpc":
+        file = folder / f"{name}.tsv"
+        file.write_text("#1 String\t#2 String\n" + "good film\tbad plot\n" * options["count"])
+        return file
+    return fakes.write(folder, kind, name, **options)
+
+
+def content(run):
+    """Everything that a run leaves, without times."""
+    result = json.loads((run / "result.json").read_text())
+    times = ("train_seconds", "step_seconds", "examples_per_second", "input_share", "peak_bytes")
+    files = [run / "metrics.jsonl", *(run / "model").iterdir(), *(run / "predictions").iterdir()]
+    return {name: result[name] for name in result if name not in times}, {
+        file.name: file.read_bytes() for file in files
+    }
+
+
 @pytest.mark.slow(minutes=1)
-def test_a_killed_run_resumes_to_the_same_bits_and_predicts_in_a_fresh_process(tmp_path):
+@pytest.mark.parametrize("kind", [*METRICS, "pairs", "mrpc"])
+def test_a_killed_run_resumes_to_the_same_bits_and_predicts_in_a_fresh_process(tmp_path, kind):
     model = fakes.checkpoint(tmp_path / "model")
     environment = {"NYSTROMFORMER_JAX_CACHE": tmp_path / "cache"}
 
@@ -33,90 +65,65 @@ def test_a_killed_run_resumes_to_the_same_bits_and_predicts_in_a_fresh_process(t
         return programs.start("run_finetune.py", *arguments, **environment)
 
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert programs.finish(start(*flags(tmp_path, whole, model))).code == 0
-    process = start(*flags(tmp_path, killed, model))
+    assert programs.finish(start(*flags(tmp_path, whole, model, kind))).code == 0
+    process = start(*flags(tmp_path, killed, model, kind))
     programs.wait_for_lines(killed, 5, process)
     process.kill()
     assert programs.finish(process).code == -signal.SIGKILL
     assert not (killed / "result.json").exists()
-    assert programs.finish(start(*flags(tmp_path, killed, model))).code == 0
-    for name in ("metrics.jsonl", "model/model.safetensors"):
-        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    assert programs.finish(start(*flags(tmp_path, killed, model, kind))).code == 0
+    assert content(killed) == content(whole)
 
-    file = fakes.write(tmp_path, "question_answering", "new", count=5)
+    file = write(tmp_path, kind, "new", count=5)
     output = tmp_path / "answers.json"
     arguments = [f"--workdir={whole}", f"--input={file}", f"--output={output}"]
     answer = programs.finish(start("--mode=predict", *arguments))
     assert answer.code == 0, answer
     assert answer.output == f"Wrote predictions for 5 examples to {output}.\n"
-    assert json.loads(output.read_text()) == {f"q{i}": "rome" for i in range(5)}
+    if kind == "question_answering":
+        assert json.loads(output.read_text()) == {f"q{i}": "rome" for i in range(5)}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([], "pass --config=configs/finetune.py:classification"),
-        (["--config=configs/finetune.py:clasification"], "did you mean classification or"),
-        (["--config=configs/finetune.py:regression"], "init.checkpoint: needs the folder"),
-        (["--config=configs/finetune.py:regression", "--input=x"], "need --mode=predict"),
-        (["--mode=predict", "--learning_rates=1e-4"], "--learning_rates needs --search"),
-        (
-            ["--config=configs/finetune.py:regression", "--batch_sizes=8"],
-            "--batch_sizes needs --search",
-        ),
-        (
-            ["--config=configs/finetune.py:regression", "--search", "--batch_sizes="],
-            "--batch_sizes needs numbers separated by commas, got ''",
-        ),
-        (
-            ["--mode=predict", "--workdir=x", "--input=x", "--output=y", "--seeds=2"],
-            "--mode=predict uses the model and the config in --workdir: leave --seeds out",
-        ),
-        (
-            [
-                "--mode=predict",
-                "--config=configs/finetune.py:regression",
-                "--input=x",
-                "--output=y",
-            ],
-            "leave --config out",
-        ),
-        (["--mode=predict", "--input=x"], "needs --workdir=RUN of a finished run, --input=FILE"),
-        (
-            ["--mode=predict", "--input=x", "--output=y", "--workdir=none"],
-            "none has no config.json: pass",
-        ),
-    ],
-)
+FILES, GLUE = "--config=configs/finetune.py:", "--config=configs/glue.py:"
+PREDICT = ["--mode=predict", "--input=x", "--output=y"]
+INVALID = [
+    ([], "pass --config=configs/finetune.py:classification"),
+    ([f"{FILES}clasification"], "did you mean classification or"),
+    ([f"{GLUE}sst3"], "did you mean sst2?"),
+    (["--config=configs/listops.py"], "configs/listops.py is a config of run_lra.py: use"),
+    ([f"{FILES}regression"], "init.checkpoint: needs the folder"),
+    ([f"{FILES}regression", "--input=x"], "need --mode=predict"),
+    ([f"{FILES}regression", "--batch_sizes=8"], "--batch_sizes needs --search"),
+    ([f"{GLUE}mrpc", "--search", "--batch_sizes="], "needs numbers separated by commas, got ''"),
+    ([f"{GLUE}mrpc", "--search", "--learning_rates=fast"], "needs numbers separated by commas"),
+    (["--mode=predict", "--learning_rates=1e-4"], "--learning_rates needs --search"),
+    ([*PREDICT, "--workdir=x", "--seeds=2"], "the config in --workdir: leave --seeds out"),
+    ([*PREDICT, f"{FILES}regression"], "leave --config out"),
+    (PREDICT, "needs --workdir=RUN of a finished run, --input=FILE"),
+    ([*PREDICT, "--workdir=none"], "none has no config.json: pass"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), INVALID)
 def test_rejects_invalid_flags(in_repository, arguments, sentence):
     programs.assert_refused(answer := programs.call("run_finetune", *arguments), "run_finetune")
     assert sentence in answer.errors
 
 
-def test_predicting_with_the_folder_of_a_model_is_an_error(in_repository, tmp_path):
-    model = fakes.checkpoint(tmp_path / "model")
-    arguments = [f"--workdir={model}", "--input=x", "--output=y"]
-    answer = programs.call("run_finetune", "--mode=predict", *arguments)
-    assert "is not the folder of a fine-tuned model" in answer.errors
-
-
-def test_predicting_with_an_unfinished_run_is_an_error(in_repository, tmp_path):
-    config = {"data": {}, "train": {}, "init": {}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    arguments = [f"--workdir={tmp_path}", "--input=x", "--output=y"]
-    answer = programs.call("run_finetune", "--mode=predict", *arguments)
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        (("data", "train", "init"), "contains no finished run"),
+        (("data", "train", "model"), "is not the folder of a fine-tuned model"),
+        (("data", "train", "init", "objective"), "is not the folder of a fine-tuned model"),
+        (("vocab_size",), "is not the folder of a fine-tuned model"),
+    ],
+)
+def test_predicting_with_another_folder_is_an_error(in_repository, tmp_path, sections, words):
+    (tmp_path / "config.json").write_text(json.dumps({name: {} for name in sections}))
+    answer = programs.call("run_finetune", *PREDICT, f"--workdir={tmp_path}")
     programs.assert_refused(answer, "run_finetune")
-    assert f"{tmp_path} has no subfolder model/, because its run is not finished" in answer.errors
-
-
-@pytest.mark.parametrize("sections", [{"model"}, {"objective", "init"}])
-def test_predicting_with_another_kind_of_run_is_an_error(in_repository, tmp_path, sections):
-    config = {key: {} for key in {"data", "train", *sections}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    arguments = [f"--workdir={tmp_path}", "--input=x", "--output=y"]
-    answer = programs.call("run_finetune", "--mode=predict", *arguments)
-    programs.assert_refused(answer, "run_finetune")
-    assert f"{tmp_path} is not the folder of a fine-tuned model" in answer.errors
+    assert f"{tmp_path} {words}" in answer.errors
 
 
 def test_a_threshold_that_does_not_exist_is_an_error_before_training(in_repository, tmp_path):

@@ -7,8 +7,8 @@ import pytest
 from language import pretrain
 from tests import programs
 from tests.language import runs, texts
-from tests.language.files import fakes as files
-from tests.language.glue import fakes
+from tests.language.finetune import fakes as files
+from tests.language.finetune import glue_fakes as fakes
 
 
 def flags(sections):
@@ -183,74 +183,20 @@ def test_check_reports_a_missing_tokenizer(in_repository, checkpoint, tmp_path, 
     assert f"{tmp_path} contains no tokenizer" in line
 
 
-def test_rejects_an_invalid_row(in_repository, checkpoint, tmp_path):
-    task = fakes.write_task(tmp_path, "sst2")
-    rows = (task / "train.tsv").read_text().splitlines(keepends=True)
-    (task / "train.tsv").write_text("".join([*rows[:4], "a row without its label\n", *rows[4:]]))
-    line = refusal(
-        "run_finetune",
-        "--config=configs/glue.py:sst2,max_len=19",
-        f"--config.data.dir={task}",
-        f"--config.init.checkpoint={checkpoint}",
-        f"--workdir={tmp_path / 'run'}",
-    )
-    assert "train.tsv, line 5" in line
-
-
-def test_rejects_a_truncated_checkpoint(in_repository, checkpoint, tmp_path):
-    for name in ("config.json", "vocab.txt", "model.safetensors"):
-        content = (checkpoint / name).read_bytes()
-        cut = len(content) // 2 if name.endswith("safetensors") else len(content)
-        (tmp_path / name).write_bytes(content[:cut])
-    line = refusal(
-        "run_finetune",
-        "--config=configs/glue.py:sst2,max_len=19",
-        f"--config.data.dir={fakes.write_task(tmp_path / 'glue', 'sst2')}",
-        f"--config.init.checkpoint={tmp_path}",
-        f"--workdir={tmp_path / 'run'}",
-    )
-    assert "model.safetensors" in line
-
-
 @pytest.mark.parametrize(
-    ("program", "arguments", "sentence"),
+    ("arguments", "sentence"),
     [
-        ("run_pretrain", [], "pass --config=configs/pretrain.py"),
-        ("run_pretrain", ["--config=configs/pretrain.py:smal"], "did you mean small?"),
+        ([], "pass --config=configs/pretrain.py"),
+        (["--config=configs/pretrain.py:smal"], "did you mean small?"),
+        (["--config=configs/pretrain.py:demo,attention=nystrm"], "did you mean nystrom?"),
+        (["--config=configs/pretrain.py", "--config.train.step=3"], "did you mean train."),
+        (["--config=configs/pretrain.py:checkpoint"], "init.checkpoint"),
         (
-            "run_pretrain",
-            ["--config=configs/pretrain.py:demo,attention=nystrm"],
-            "did you mean nystrom?",
-        ),
-        (
-            "run_pretrain",
-            ["--config=configs/pretrain.py", "--config.train.step=3"],
-            "unknown config key --config.train.step; did you mean train.",
-        ),
-        ("run_pretrain", ["--config=configs/pretrain.py:checkpoint"], "init.checkpoint"),
-        (
-            "run_pretrain",
             ["--config=configs/pretrain.py:demo", "--config.attention.name=softmax"],
             "pass attention=softmax and its options after the colon",
         ),
-        (
-            "run_pretrain",
-            ["--config=configs/glue.py"],
-            "configs/glue.py is a config of run_finetune.py: use",
-        ),
-        (
-            "run_finetune",
-            ["--config=configs/listops.py"],
-            "configs/listops.py is a config of run_lra.py: use",
-        ),
-        ("run_finetune", ["--config=configs/glue.py:sst3"], "did you mean sst2?"),
-        ("run_finetune", ["--config=configs/glue.py:sst2"], "init.checkpoint: needs the folder"),
-        (
-            "run_finetune",
-            ["--config=configs/glue.py:mrpc", "--search", "--learning_rates=fast"],
-            "--learning_rates needs numbers separated by commas, got 'fast'",
-        ),
+        (["--config=configs/glue.py"], "configs/glue.py is a config of run_finetune.py: use"),
     ],
 )
-def test_rejects_invalid_flags(in_repository, program, arguments, sentence):
-    assert sentence in refusal(program, *arguments)
+def test_rejects_invalid_flags(in_repository, arguments, sentence):
+    assert sentence in refusal("run_pretrain", *arguments)

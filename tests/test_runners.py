@@ -6,8 +6,9 @@ import jax
 import pytest
 
 from cli import configs
-from cli.training import run_one
-from language import finetune, pretrain
+from cli.training import run
+from language import pretrain
+from language.finetune import trainer as finetune
 from lra import train
 from nystromformer_jax import training
 from nystromformer_jax.support.durable import write_json
@@ -38,26 +39,35 @@ def called(request, monkeypatch, tmp_path):
         ("INTERNAL: something else", False, jax.errors.JaxRuntimeError, "something else"),
     ],
 )
-def test_too_little_memory_ends_a_run_with_advice(tmp_path, message, evaluates, kind, advice):
-    def act(workdir):
+def test_too_little_memory_ends_a_run_with_advice(
+    tmp_path, monkeypatch, message, evaluates, kind, advice
+):
+    def act(run, data, workdir):
         raise jax.errors.JaxRuntimeError(message)
 
-    run = types.SimpleNamespace(config={"train": {"seed": 3}})
-    write_json(tmp_path / "config.json", run.config)
+    monkeypatch.setattr(training, "enable_compilation_cache", lambda folder: None)
+    config = {"train": {"seed": 3}}
+    write_json(tmp_path / "config.json", config)
     write_json(tmp_path / "result.json", {})
+    trainer = types.SimpleNamespace(
+        PATHS=(),
+        prepare=lambda config: types.SimpleNamespace(config=config),
+        train=act,
+        evaluate_checkpoint=act,
+    )
+    mode = "eval" if evaluates else "train"
+    flags = types.SimpleNamespace(workdir=tmp_path, config=None, mode=mode)
     with pytest.raises(kind, match=advice):
-        run_one(tmp_path, run, act, str, paths=(), evaluates=evaluates)
+        run(flags, trainer, lambda run: None, None)
 
 
 @pytest.mark.parametrize("called", ["run_finetune"], indirect=True)
 def test_only_the_first_process_reports_the_export(called, monkeypatch, tmp_path):
     call, trainer, _ = called
-    monkeypatch.setattr(trainer, "prepare", lambda config: types.SimpleNamespace(config=config))
-    monkeypatch.setattr(trainer, "write_export", lambda run, workdir: workdir.path / "model")
+    monkeypatch.setattr(trainer, "write_export", lambda folder: folder / "model")
     monkeypatch.setattr(training, "enable_compilation_cache", lambda folder: None)
     flags = ("--mode=export", f"--workdir={tmp_path}")
     write_json(tmp_path / "config.json", configs.load_file("configs/glue.py")("sst2").to_dict())
-    write_json(tmp_path / "result.json", {})
     assert call(*flags) == (0, f"Wrote {tmp_path}/model.\n", "")
     monkeypatch.setattr(training, "is_primary", lambda: False)
     assert call(*flags) == (0, "", "")

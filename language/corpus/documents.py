@@ -7,9 +7,7 @@ order. The pieces together contain every document once, in order. Documents are 
 import dataclasses
 import functools
 import gzip
-import json
 import re
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, cast
@@ -91,14 +89,8 @@ class TextFiles:
     def read(self, piece: int) -> Iterator[str]:
         """Yields the documents that begin in a piece, as stripped lines."""
         for part in self.pieces[piece]:
-            try:
+            with archives.reading(part.path):
                 yield from self._documents(part)
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise ValueError(
-                    f"{part.path} is truncated or corrupt ({error}): download it again."
-                ) from None
-            except OSError as error:  # no errno: `cache.prepared` would misinterpret it
-                raise OSError(f"{part.path} cannot be read ({error.strerror}).") from error
 
     def _documents(self, part: ByteRange) -> Iterator[str]:
         where = str(part.path)
@@ -212,17 +204,12 @@ def _is_heading(line: bytes, following: bytes, separator: str) -> bool:
 
 def _json_text(line: str, path: Path, *, byte: int) -> str:
     """Returns the document of a JSON line."""
-    try:
-        text = json.loads(line)["text"]
-        if not isinstance(text, str):
-            raise TypeError
-        text.encode()  # raises for an unpaired surrogate
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise ValueError(
-            f'{path} needs a JSON object with a string under "text" in every line; the line at byte'
-            f" {byte} is something else."
-        ) from None
-    return text
+    needs = f'{path} needs a JSON object with a string under "text" in every line'
+    where = f"{needs}; the line at byte {byte}"
+    found = archives.parse_json(line, where, "correct it")
+    if not (isinstance(found, dict) and isinstance(found.get("text"), str)):
+        raise ValueError(f"{where} is something else.")
+    return str(found["text"])
 
 
 def _strip_lines(text: str) -> str:
@@ -243,7 +230,7 @@ def open_source(dir: str, source: str = "auto", documents: str = "auto") -> Sour
             f"The corpus {path} does not exist: set --config.data.dir to a text file, or to a folder of"
             " them."
         )
-    try:
+    with archives.reading(path):
         is_tfds = (path / INFO).is_file() or any(path.glob(f"*/{INFO}"))
         if source == "tfds" or (source == "auto" and is_tfds):
             _require_lines(documents, "a dataset of tensorflow-datasets")
@@ -278,10 +265,6 @@ def open_source(dir: str, source: str = "auto", documents: str = "auto") -> Sour
         elif documents in ("auto", "heading"):
             documents = _infer_documents(files, documents)
         return TextFiles.from_files(files, documents, is_json=is_json)
-    except OSError as error:
-        if error.strerror is None:  # raised by this package
-            raise
-        raise OSError(f"{error.filename} cannot be read ({error.strerror}).") from error
 
 
 def _list_files(path: Path) -> dict[str, Path]:
@@ -307,11 +290,8 @@ def _infer_documents(files: Mapping[str, Path], documents: str) -> str:
     If `documents` is "heading", only whether empty lines follow the headings is inferred.
     """
     path = next(iter(files.values()))
-    with _open(path) as file:
-        try:
-            sample = file.read(SAMPLE_BYTES).removeprefix(_BOM)
-        except (EOFError, zlib.error, gzip.BadGzipFile):  # raised again when the file is read
-            return "line"
+    with archives.reading(path), _open(path) as file:
+        sample = file.read(SAMPLE_BYTES).removeprefix(_BOM)
     lines = sample.strip().splitlines()
     titles = [i for i, line in enumerate(lines[:-1]) if _TITLE.fullmatch(line)]
     if documents == "heading" or titles[:1] == [0]:

@@ -1,4 +1,4 @@
-"""A validated config of fine-tuning, with its mesh, task and model."""
+"""A validated config of fine-tuning, with its mesh, task and model, and its `TrainSpec`."""
 
 import dataclasses
 import math
@@ -11,24 +11,25 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh
 
-from language import files, glue
-from language.config import FINETUNING, InitConfig
-from language.files import FilesConfig
-from language.glue import GlueConfig
-from language.heads import HEADS, Head
-from language.initial import (
+from language.checkpoint import (
     check_tokenizer,
+    make_params,
     model_config,
     require_packages,
 )
-from language.tasks.data import TaskData
-from language.tasks.examples import DataConfig, Split
-from language.tasks.sequences import SequenceTask
-from language.tasks.task import Task
+from language.config import FINETUNING, InitConfig
+from language.finetune.data import TaskData, load
+from language.finetune.examples import Split
+from language.finetune.files import FilesConfig
+from language.finetune.glue import GlueConfig
+from language.finetune.heads import HEADS, Head
+from language.finetune.sequences import SequenceTask
+from language.finetune.task import DataConfig, Outputs, Task
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig, training
 from nystromformer_jax.pretrained.config_json import has_convolution
 from nystromformer_jax.support.predictions import padded_len
+from nystromformer_jax.typing import Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,7 @@ class FineTuning:
     """
 
     config: Mapping[str, Any]  # plain sections, for `config.json`
-    data: GlueConfig | FilesConfig
+    data: DataConfig
     init: InitConfig
     sections: Mapping[str, Any]
     mesh: Mesh
@@ -72,29 +73,32 @@ class FineTuning:
         return training.FitConfig.from_sections({**self.sections, **steps})
 
     def examples(self, split: Split) -> training.Examples:
-        """Returns the examples of a split for the input pipeline."""
+        """Returns the examples of a split for the input pipeline.
+
+        They are grouped by length if the config asks for it, the length is not divided, and padding does not
+        affect outputs.
+        """
+        config, max_len = self.model.config, self.data.max_len
         is_whole = self.mesh.shape["sequence"] == 1
-        return examples_of(split, self.model.config, self.data, can_group=is_whole)
+        groups = self.data.group_by_length and is_whole and not depends_on_length(config)
 
+        def batch(indices: npt.NDArray[np.integer], longest: int = max_len) -> Any:
+            rows = split.batch(indices, padded_len(longest, max_len))
+            if config.num_types == 1:  # as in RoBERTa, both texts have type 0
+                rows = {**rows, "types": np.zeros_like(rows["types"])}
+            return {**rows, "rows": np.asarray(indices, np.int32)}
 
-def examples_of(
-    split: Split, config: NystromformerConfig, data: DataConfig, *, can_group: bool = True
-) -> training.Examples:
-    """Returns the examples of a split for the input pipeline.
+        lengths = split.padded_lengths(max_len) if groups else None
+        return training.Examples(len(split), batch, lengths)
 
-    They are grouped by length if the config asks for it, `can_group`, and padding does not affect outputs.
-    """
-    groups = data.group_by_length and can_group and not depends_on_length(config)
+    def make_params(self) -> Callable[[], Any]:
+        """Returns a function that initializes the parameters from the seed of the config."""
+        return make_params(self.model, self.data.max_len, self.sections["train"].seed)
 
-    def batch(indices: npt.NDArray[np.integer], longest: int = data.max_len) -> Any:
-        rows = split.batch(indices, padded_len(longest, data.max_len))
-        if config.num_types == 1:  # as in RoBERTa, both texts have type 0
-            rows = {**rows, "types": np.zeros_like(rows["types"])}
-        return {**rows, "rows": np.asarray(indices, np.int32)}
-
-    return training.Examples(
-        len(split), batch, split.padded_lengths(data.max_len) if groups else None
-    )
+    def tuned(self, valid: Split, outputs: Outputs) -> Task:
+        """Returns the task, with a tuned threshold if the config asks for it."""
+        is_tuned = self.sections["eval"].tune_threshold
+        return self.task.tuned(valid, outputs) if is_tuned else self.task
 
 
 def depends_on_length(config: NystromformerConfig) -> bool:
@@ -117,9 +121,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
       ImportError: A package of the extra `language` is not installed.
     """
     require_packages()
-    data_class = GlueConfig if "task" in config.get("data", {}) else FilesConfig
-    kinds = {"data": data_class, **FINETUNING}
-    sections = training.read_sections(config, kinds, plain=["model", "attention"])
+    sections = read_sections(config)
     data, init = sections["data"], sections["init"]
     if not init.checkpoint:
         raise ValueError(
@@ -127,13 +129,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
             " a pretraining run's folder, or a Hugging Face folder. init.from_scratch=True uses only"
             " its sizes and tokenizer."
         )
-    if isinstance(data, GlueConfig):
-        task: Task = glue.TASKS[data.task]
-    else:
-        # If the config lists no labels, these are placeholders; `with_task` sets those of the files.
-        placeholder = () if data.kind == "regression" else ("0", "1")
-        known = data if data.labels else dataclasses.replace(data, metric="")
-        task = files.make_task(known, data.known_labels or placeholder)
+    task = data.make_task()
     mesh = training.make_mesh(sections["mesh"], devices)
     model = HEADS[task.kind].model_class(
         _model_config(
@@ -155,8 +151,19 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     run = FineTuning(config, data, init, sections, mesh, task, model)
     run.fit_config(1).check_batches(mesh)
     training.check_length(mesh, data.max_len, "data.max_len")
-    jax.eval_shape(make_params(run))  # to validate the model
+    jax.eval_shape(run.make_params())  # to validate the model
     return run
+
+
+def read_sections(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the sections of a config as dataclasses; "data" is a `GlueConfig` if it has a task.
+
+    Older runs have `data.workers`, which is ignored.
+    """
+    data = {key: value for key, value in config.get("data", {}).items() if key != "workers"}
+    kinds = {"data": GlueConfig if "task" in data else FilesConfig, **FINETUNING}
+    sections = {**config, "data": data}
+    return training.read_sections(sections, kinds, plain=["model", "attention"])
 
 
 def open_tokenizer(run: FineTuning) -> Tokenizer:
@@ -178,11 +185,11 @@ def open_tokenizer(run: FineTuning) -> Tokenizer:
     return tokenizer
 
 
-def load_data(run: FineTuning, tokenizer: Tokenizer) -> TaskData:
-    """Returns the prepared data of a run; see `language.glue.load` and `language.files.load`."""
-    if isinstance(run.data, GlueConfig):
-        return glue.load(run.data, tokenizer)
-    return files.load(run.data, tokenizer)
+def load_data(run: FineTuning) -> TaskData:
+    """Returns the prepared data of a run; validates its tokenizer, and its config for the labels."""
+    data = load(run.data, open_tokenizer(run))
+    run.with_task(data.task)
+    return data
 
 
 def is_partial(run: FineTuning, data: TaskData) -> bool:
@@ -214,8 +221,103 @@ def _model_config(
     return model_config(config, init, max_len=max_len, **fields)
 
 
-def make_params(run: FineTuning) -> Callable[[], Any]:
-    """Returns a function that initializes the parameters from the seed of the config."""
-    tokens = jnp.zeros((1, run.data.max_len), jnp.int32)
-    seed = run.sections["train"].seed
-    return lambda: run.model.init(jax.random.key(seed), tokens, deterministic=True)["params"]
+def make_spec(run: FineTuning, examples: int, valid: Split | None = None) -> training.TrainSpec:
+    """Returns the `TrainSpec` of a run with `examples` training examples.
+
+    Training needs the validation split `valid`; a plan or an export does not.
+    """
+    tokens = jax.ShapeDtypeStruct((run.data.max_len,), jnp.int32)
+
+    def summarize(batches: list[Any]) -> dict[str, float]:
+        assert valid is not None
+        outputs = collate(batches)
+        task = run.tuned(valid, outputs)
+        scores, _ = task.score(valid, task.predict(valid, outputs))
+        return {**scores, "loss": mean_loss(batches)}
+
+    return training.TrainSpec(
+        config=run.fit_config(examples),
+        mesh=run.mesh,
+        make_params=run.make_params(),
+        loss_fn=make_loss(run.model, run.head),
+        row={
+            "inputs": tokens,
+            "mask": jax.ShapeDtypeStruct(tokens.shape, bool),
+            "types": tokens,
+            "labels": run.head.label(run.data.max_len, run.task.num_labels),
+            "rows": jax.ShapeDtypeStruct((), jnp.int32),
+        },
+        eval_step=make_outputs_step(run.model, run.head, run.mesh),
+        summarize=summarize,
+        select=run.task.select_by,
+    )
+
+
+def make_loss(model: Any, head: Head) -> Any:
+    """Returns the `LossFn`: the mean of the head's losses over all labels of a batch."""
+
+    def loss_fn(
+        params: Any, batch: dict[str, Array], dropout_rng: Array | None
+    ) -> tuple[Array, dict[str, Any]]:
+        losses = head.losses(
+            _apply(model, params, batch, dropout_rng), batch["labels"], batch["mask"]
+        )
+        weights = batch["weights"]
+        loss, _ = training.weighted(losses.loss, weights)
+        count, _ = training.weighted(losses.num_labels, weights)
+        sums = {"loss": (loss, count)}
+        if losses.num_correct is not None:
+            sums["accuracy"] = (training.weighted(losses.num_correct, weights)[0], count)
+        return loss, sums
+
+    return loss_fn
+
+
+def make_outputs_step(model: Any, head: Head, mesh: Mesh) -> training.EvalStep:
+    """Returns a compiled step `(params, batch) -> outputs`, for `collate`."""
+
+    def outputs_step(params: Any, batch: dict[str, Any]) -> dict[str, Any]:
+        logits = _apply(model, params, batch, None)
+        losses = head.losses(logits, batch["labels"], batch["mask"])
+        return {
+            "outputs": head.outputs(logits),
+            "loss": losses.loss,
+            "count": losses.num_labels,
+            "rows": batch["rows"],
+            "weights": batch["weights"],
+        }
+
+    return jax.jit(training.on_mesh(outputs_step, mesh), out_shardings=training.replicated(mesh))
+
+
+def collate(batches: Sequence[Mapping[str, Any]]) -> Outputs:
+    """Returns the outputs of all real rows in the order of the split; those of shorter batches are padded.
+
+    A batch has "outputs", "rows" (their indices in the split) and "weights" (0 at rows that fill it up).
+    """
+    weights, rows = (
+        np.concatenate([batch[name] for batch in batches]) for name in ("weights", "rows")
+    )
+    real = np.flatnonzero(weights > 0)
+    order = real[np.argsort(rows[real], kind="stable")]
+    outputs = {}
+    for name in batches[0]["outputs"]:
+        parts = [np.asarray(batch["outputs"][name]) for batch in batches]
+        width = max(part.shape[1] for part in parts)
+        padded = [np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts]
+        outputs[name] = np.concatenate(padded)[order]
+    return outputs
+
+
+def mean_loss(batches: Sequence[Mapping[str, Any]]) -> float:
+    """Returns the mean loss over the labels of all real rows."""
+    weights, losses, counts = (
+        np.concatenate([batch[name] for batch in batches]) for name in ("weights", "loss", "count")
+    )
+    real = weights > 0
+    return float(losses[real].sum(dtype=np.float64) / counts[real].sum(dtype=np.float64))
+
+
+def _apply(model: Any, params: Any, batch: Mapping[str, Array], dropout_rng: Array | None) -> Any:
+    inputs = (batch["inputs"], batch["mask"], batch["types"])
+    return training.apply_model(model, params, dropout_rng, *inputs)

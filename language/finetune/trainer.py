@@ -1,25 +1,55 @@
-"""Trains and evaluates a model on GLUE, IMDb or one's own files."""
+"""Fine-tunes a model on GLUE, IMDb or one's own files, and evaluates it, predicts with it and exports it."""
 
+import dataclasses
 import logging
 import math
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from dataprep import cache
-from language.finetune.run import FineTuning, is_partial
-from language.finetune.spec import collate, make_spec, tuned
-from language.glue import GlueConfig
-from language.initial import check_tokenizer, read_params, record_weights
-from language.tasks.data import TaskData
-from language.tasks.sequences import SequenceTask
-from language.tasks.task import Task
-from language.tokenizer import Tokenizer
+from language.checkpoint import read_params, record_weights, save_model
+from language.finetune.data import TaskData
+from language.finetune.run import (
+    FineTuning,
+    collate,
+    is_partial,
+    load_data,
+    make_spec,
+    open_tokenizer,
+    prepare,
+    read_sections,
+)
+from language.finetune.sequences import SequenceTask
+from language.finetune.task import Task
+from language.tokenizer import load_tokenizer
 from nystromformer_jax import training
-from nystromformer_jax.pretrained import save_pretrained
+from nystromformer_jax.export import export_model
+from nystromformer_jax.pretrained import from_pretrained
+from nystromformer_jax.support.durable import read_config, write_bytes
 from reporting.statistics import format_spread
 
+__all__ = [
+    "PATHS",
+    "describe_result",
+    "evaluate_checkpoint",
+    "load_data",
+    "make_spec",
+    "open_run",
+    "open_tokenizer",
+    "predict",
+    "prepare",
+    "train",
+    "write_export",
+]
+
 _logger = logging.getLogger(__name__)
+
+# Config keys of file locations, which may change when a run resumes. Only older runs have data.workers.
+PATHS = ("data.dir", "data.workers", "data.train_file", "data.valid_file", "data.test_file")
 
 PROBLEM_TYPES = {
     "classification": "single_label_classification",
@@ -28,17 +58,14 @@ PROBLEM_TYPES = {
 }
 
 
-def train(
-    run: FineTuning, data: TaskData, tokenizer: Tokenizer, workdir: training.Workdir
-) -> dict[str, Any]:
-    """Trains or resumes a run; writes the best model and the predictions.
+def train(run: FineTuning, data: TaskData, workdir: training.Workdir) -> dict[str, Any]:
+    """Trains or resumes a run; writes the best model, and then the predictions.
 
     Returns:
       The content of `result.json`. A finished run is not trained again.
     """
     run = run.with_task(data.task)
     config = run.model.config
-    check_tokenizer(tokenizer, config, run.init)
     spec = make_spec(run, len(data.splits["train"]), data.splits["valid"])
     train_config = spec.config.train
     for name, split in data.splits.items():
@@ -49,18 +76,15 @@ def train(
     init_sha256 = record_weights(run.init, workdir)
 
     def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
+        def save(task: Task) -> None:
+            save_model(workdir, run.model, params, data.tokenizer, **_description(task))
+
         predictions = workdir.path / "predictions" if training.is_primary() else None
         with training.writing_to(workdir.path):
-            task, metrics = _evaluate(run, data, spec, params, predictions)
-        with training.sync_errors(), training.writing_to(workdir.path):
-            if training.is_primary():
-                folder = workdir.path / "model"
-                more = {**tokenizer.token_ids, **_description(task)}
-                save_pretrained(folder, run.model, {"params": params}, more=more)
-                tokenizer.save(folder, config.max_len, config.num_types)
+            metrics = _evaluate(run, data, spec, params, predictions, save)
         return {
-            "kind": "glue" if isinstance(run.data, GlueConfig) else "finetune",
-            "task": task.name,
+            "kind": run.data.result_kind,
+            "task": data.task.name,
             "attention": config.attention,
             "init": run.init.checkpoint,
             "init_sha256": init_sha256,
@@ -102,7 +126,92 @@ def evaluate_checkpoint(
     _require_same_tuning(run, workdir)
     spec = make_spec(run, len(data.splits["train"]), data.splits["valid"])
     params = training.load_best_params(workdir, spec)
-    return {**result, **_evaluate(run, data, spec, params)[1]}
+    return {**result, **_evaluate(run, data, spec, params)}
+
+
+def open_run(folder: Path) -> tuple[FineTuning, Any]:
+    """Opens a finished run on one device, with its own model; returns it and the parameters.
+
+    It needs neither the initial checkpoint nor the data.
+
+    Raises:
+      FileNotFoundError: The folder has no config or no model.
+      ValueError: The folder is not that of a run, or the run is not finished.
+      LossNotFinite: The run diverged.
+    """
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} has no config.json: pass the folder of a finished run.")
+    config = read_config(folder)
+    if not {"data", "train", "init"} <= config.keys() or "objective" in config:
+        raise ValueError(
+            f"{folder} is not the folder of a fine-tuned model: pass the folder of a finished run of"
+            " run_finetune.py, not that of a model."
+        )
+    training.check_folder(folder, config, finished=True)
+    sections = read_sections(config)
+    data = sections["data"]
+    model, variables = from_pretrained(
+        folder / "model", dtype=config["model"].get("dtype", "float32")
+    )
+    metadata = model.config.metadata
+    names = metadata["id2label"]
+    labels = [names[i] for i in sorted(names, key=int)]
+    task = data.make_task(labels, metadata.get("has_unanswerable", False))
+    if isinstance(task, SequenceTask):
+        task = dataclasses.replace(task, threshold=metadata.get("decision_threshold"))
+    mesh = training.make_mesh(training.MeshConfig(), jax.devices()[:1])
+    run = FineTuning(config, data, sections["init"], sections, mesh, task, model)
+    return run, variables["params"]
+
+
+def predict(folder: Path, source: Path, output: Path) -> int:
+    """Writes predictions of a finished run for the examples in `source` to `output`; returns their number.
+
+    The formats are those of the training files and of the predictions of a run. Labels in the file are
+    ignored.
+
+    Raises:
+      FileNotFoundError: `source` does not exist.
+      ValueError: An example is invalid; nothing is written. Further errors are those of `open_run`.
+    """
+    run, params = open_run(folder)
+    if not source.is_file():
+        raise FileNotFoundError(
+            f"--input: {source} is not a file; pass a file with the examples to predict, in the format of the"
+            " training file."
+        )
+    if source.resolve() == output.resolve():
+        raise ValueError(f"--output: {output} is also the input; pass another file.")
+    if output.is_dir():
+        raise ValueError(f"--output: {output} is a folder; pass the path of a file.")
+    everything = dataclasses.replace(run.sections["eval"], max_examples=0)
+    run = dataclasses.replace(run, sections={**run.sections, "eval": everything})
+    config, tokenizer = run.data.of_input(), load_tokenizer(folder / "model")
+    with tempfile.TemporaryDirectory() as encoded:
+        examples = config.read_file(source, labeled=False)
+        run.task.encode(Path(encoded), "input", examples, tokenizer)
+        split = run.task.open(Path(encoded), "input", tokenizer, config)
+        spec = make_spec(run, examples=1)
+        outputs = training.evaluate_split(spec, params, run.examples(split), collate)
+        predicted = run.task.predict(split, outputs)
+        with training.writing_to(output.parent):
+            run.task.write(output, split, predicted)
+    return len(predicted)
+
+
+def write_export(folder: Path) -> Path:
+    """Exports the model of a finished run to a file that needs only jax and flatbuffers; returns its path.
+
+    Raises:
+      CannotWrite: The disk is full or the folder is read-only. Further errors are those of `open_run`.
+    """
+    file = folder.absolute() / "model.jax_export"
+    with training.sync_errors(), training.writing_to(folder):
+        if training.is_primary():
+            run, params = open_run(folder)
+            exported = export_model(run.model, {"params": params}, length=run.data.max_len)
+            write_bytes(file, exported.serialize())
+    return file
 
 
 def describe_result(result: Mapping[str, Any]) -> str:
@@ -149,10 +258,12 @@ def _evaluate(
     spec: training.TrainSpec,
     params: Any,
     folder: Path | None = None,
-) -> tuple[Task, dict[str, Any]]:
-    """Returns the task, with a tuned threshold if the config asks for it, and metrics of its splits.
+    save: Callable[[Task], object] = lambda task: None,
+) -> dict[str, Any]:
+    """Returns the metrics of all splits but the training split; the validation split is the first.
 
-    The training split is left out. Predictions are written to `folder` unless it is None.
+    `save` is called after it, with the task, whose threshold is then tuned if the config asks for it.
+    Predictions are written to `folder` unless it is None.
     """
     task, results = run.task, dict[str, Any]()
     for name, split in data.splits.items():
@@ -170,14 +281,15 @@ def _evaluate(
             continue
         _logger.info("Evaluating the %s set.", "validation" if name == "valid" else name)
         outputs = training.evaluate_split(spec, params, run.examples(split), collate)
-        if name == "valid":  # the first split that is evaluated
-            task = tuned(run, split, outputs)
+        if name == "valid":
+            task = run.tuned(split, outputs)
             if isinstance(task, SequenceTask) and task.threshold is not None:
                 results["threshold"] = task.threshold
+            save(task)
         predicted = task.predict(split, outputs)
         if split.is_labeled:
             results[name], results[f"{name}_standard_error"] = task.score(split, predicted)
             results[f"{name}_examples"] = len(predicted)
         if folder is not None:
             task.write(folder / task.file_name(name), split, predicted)
-    return task, results
+    return results

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from language.glue.tasks import TASKS
+from language.finetune.glue_tasks import TASKS
 from language.report import tables
 from language.report.published import REMARK, SOURCE, URL
 from reporting.plotting import (

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from language.tasks.task import Metric
+from language.finetune.task import Metric
 
 SOURCE = "Xiong et al. 2021, Table 2"
 URL = "https://arxiv.org/abs/2102.03902"

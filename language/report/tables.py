@@ -1,5 +1,6 @@
 """Tables of the report on language models."""
 
+import csv
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -8,9 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from language.glue.tasks import TASKS
+from language.finetune.glue_tasks import TASKS
 from language.report.published import COLUMNS, SOURCE, TABLE_2
-from language.tasks.sequences import read_predictions
 from nystromformer_jax.support.spelling import nearest
 from reporting.runs import read_runs, unique_labels
 from reporting.statistics import Summary, binomial_error, format_spread, summarize
@@ -276,10 +276,11 @@ def _correct(run: Mapping[str, Any]) -> pd.Series:
     file = Path(run["folder"], "predictions", task.file_name(split))
     if task.is_regression or not file.is_file():
         return pd.Series(dtype=float)
-    ids, predictions, labels = read_predictions(task, file)
-    if labels is None:
+    options = {"sep": "\t", "dtype": str, "keep_default_na": False, "quoting": csv.QUOTE_NONE}
+    found = pd.read_csv(file, index_col="index", **options)
+    if "label" not in found:
         return pd.Series(dtype=float)
-    return pd.Series(predictions == labels, ids, dtype=float)
+    return (found["prediction"] == found["label"]).astype(float)
 
 
 def _beyond_start(group: Mapping[str, Any]) -> set[Any]:

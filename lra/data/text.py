@@ -54,19 +54,12 @@ def load(config: DataConfig, *, per_class: int = 12_500) -> Task:
     }
 
     def build(folder: Path) -> None:
-        examples = {}
-        for split in ("train", "test"):
-            reviews = tqdm(
-                imdb.read_reviews(source, split),
-                f"Text, {split}",
-                2 * per_class,
-                unit=" reviews",
-                disable=None,
-            )
-            examples[split] = sorted(
-                ((review.text, review.label) for review in reviews),
-                key=lambda row: (hashlib.sha256(row[0]).digest(), row[1]),
-            )
+        examples: dict[str, list[tuple[bytes, int]]] = {split: [] for split in imdb.SPLITS}
+        reviews = imdb.read_reviews(source)
+        for review in tqdm(reviews, "Text", 4 * per_class, unit=" reviews", disable=None):
+            examples[review.split].append((review.text, review.label))
+        for own in examples.values():
+            own.sort(key=lambda row: (hashlib.sha256(row[0]).digest(), row[1]))
         sizes = dict.fromkeys(examples, per_class)
         save_balanced_splits(
             folder, examples, sizes, imdb.CLASS_NAMES, config.seed, str(source.path)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -208,13 +209,17 @@ def _upstream_fields(raw: Mapping[str, Any], kind: str, where: Path) -> dict[str
 
     def read(key: str, of: type) -> Any:
         value = values[key]
-        if isinstance(value, bool) != (of is bool) or not isinstance(value, (int, of)):
+        is_valid = isinstance(value, bool) == (of is bool) and isinstance(value, (int, of))
+        if not (is_valid and abs(value) < math.inf):  # also NaN
             raise ValueError(
-                f"{where} has {key} = {value!r} in its config.json; it must be of type {of.__name__}."
+                f"{where} has {key} = {value!r} in its config.json; it must be of type {of.__name__} and"
+                " finite."
             )
         return of(value)
 
     fields = {ours: read(name, type(default)) for name, (ours, default) in FIELDS.items()}
+    if raw.get("pad_token_id") is not None:
+        read("pad_token_id", int)  # to validate it
     activation = str(values["hidden_act"])
     if activation not in _READ_ACTIVATIONS:
         raise ValueError(

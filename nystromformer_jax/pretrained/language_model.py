@@ -232,11 +232,6 @@ class LanguageModel:
             list(zip(*filled, strict=True)) for filled in zip(tokens, top.tolist(), strict=False)
         ]
 
-    def apply(self, batch: Mapping[str, npt.NDArray[Any]]) -> Any:
-        """Returns the outputs of the model for the arrays `inputs`, `mask` and `types` of a batch, [B, L]."""
-        inputs = (batch["inputs"], batch["mask"], batch["types"])
-        return jax.device_get(_apply(self.model, self.variables, *inputs))
-
     def _rows(self, texts: Sequence[str] | None, tokens: Mapping[str, Any]) -> list[Row]:
         """Returns the real tokens of each row, given texts or a tokenizer's output."""
         if (texts is None) != bool(tokens) or isinstance(texts, str):
@@ -336,26 +331,28 @@ class LanguageModel:
     ) -> npt.NDArray[np.float32]:
         """Returns the outputs [N, width] of a function of model, variables, inputs, mask and types."""
         outputs = np.zeros((len(rows), width), np.float32)
-        for chunk, batch in self._batches(rows):
-            outputs[chunk] = function(self.model, self.variables, *batch)[: len(chunk)]
+        for i, output in self._outputs(rows, function):
+            outputs[i] = output
         return outputs
 
-    def _outputs(self, rows: list[Row]) -> Iterator[tuple[int, Any]]:
-        """Yields the index and the outputs of the model for each row."""
-        for chunk, batch in self._batches(rows):
-            outputs = jax.tree.map(np.asarray, _apply(self.model, self.variables, *batch))
-            for place, i in enumerate(chunk):
-                yield i, jax.tree.map(lambda x, place=place: x[place], outputs)
+    def _outputs(
+        self, rows: list[Row], function: Callable[..., Any] | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Yields the index and the outputs of a function, by default `_apply`, for each row.
 
-    def _batches(self, rows: list[Row]) -> Iterator[tuple[list[int], Batch]]:
-        """Yields the indices of rows and their padded batch; rows of similar length share a batch."""
+        Rows of similar length share a batch.
+        """
         groups: dict[int, list[int]] = {}
         for i, row in enumerate(rows):
             groups.setdefault(self._padded_len(row), []).append(i)
         for length, group in groups.items():
             for start in range(0, len(group), self.batch_size):
                 chunk = group[start : start + self.batch_size]
-                yield chunk, _pad([rows[i] for i in chunk], self.batch_size, length)
+                batch = _pad([rows[i] for i in chunk], self.batch_size, length)
+                outputs = (function or _apply)(self.model, self.variables, *batch)
+                outputs = jax.tree.map(np.asarray, outputs)
+                for place, i in enumerate(chunk):
+                    yield i, jax.tree.map(lambda x, place=place: x[place], outputs)
 
     def _require_head(self, method: str, *needed: type[nn.Module]) -> None:
         if not isinstance(self.model, needed):

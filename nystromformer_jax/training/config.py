@@ -301,7 +301,8 @@ def read_sections(
         for name, section in config.items()
     }
     for name, section in config.items():
-        is_record = name in RECORDS or isinstance(section, str)  # texts say how the run was started
+        # Texts say how the run was started; version 0.2.0 recorded its command as a section.
+        is_record = name in (*RECORDS, "command") or isinstance(section, str)
         if name not in known and not is_record:
             raise ValueError(f"{name}: no such section{nearest(name, known)}")
     for name in known:

@@ -1,15 +1,16 @@
+import itertools
+
 import numpy as np
 import pytest
 
-from dataprep.holdout import held_out
+from dataprep.holdout import held_out, held_out_share
 
 CONTENTS = [b"example %d" % i for i in range(59)]
 LABELS = np.arange(59) % 3
 
 
 def chosen(contents, labels, per_class=7, seed=0):
-    mask = held_out(contents, np.array(labels), per_class, seed)
-    return {content for content, out in zip(contents, mask, strict=True) if out}
+    return set(itertools.compress(contents, held_out(contents, np.array(labels), per_class, seed)))
 
 
 def test_examples_depend_on_the_seed_and_not_on_order_and_a_larger_number_adds_some():
@@ -34,11 +35,8 @@ def test_equal_examples_are_in_the_same_split(label):
     for per_class in range(1, 16):
         mask = held_out(contents, labels, per_class, 0)
         assert np.bincount(labels[mask]).tolist() == [per_class] * 3
-        sides = [
-            {content for content, out in zip(contents, mask, strict=True) if out == side}
-            for side in (True, False)
-        ]
-        assert sides[0].isdisjoint(sides[1])
+        out, kept = (set(itertools.compress(contents, side)) for side in (mask, ~mask))
+        assert out.isdisjoint(kept)
 
 
 @pytest.mark.parametrize(
@@ -51,3 +49,29 @@ def test_equal_examples_are_in_the_same_split(label):
 def test_rejects_a_class_with_too_few_examples(contents, labels, per_class, word):
     with pytest.raises(ValueError, match=word):
         held_out(contents, labels, per_class, 0)
+
+
+def test_a_share_keeps_equal_examples_together_and_does_not_depend_on_the_order():
+    contents = [b"%d" % (i % 40) for i in range(60)]
+    mask = held_out_share(contents, 0.2, seed=3)
+    assert 8 <= mask.sum() <= 12
+    selected = set(itertools.compress(contents, mask))
+    assert [content in selected for content in contents] == mask.tolist()
+    assert (held_out_share(contents[::-1], 0.2, seed=3)[::-1] == mask).all()
+    assert (held_out_share(contents, 0.2, seed=4) != mask).any()
+    for share in (1e-9, 1 - 1e-9):
+        assert 0 < held_out_share(contents, share, seed=0).sum() < 60
+
+
+@pytest.mark.parametrize("copies", [150, 500])
+def test_a_frequent_content_does_not_shrink_the_held_out_share(copies):
+    contents = [b"frequent"] * copies + [b"%d" % i for i in range(1000 - copies)]
+    for seed in range(30):
+        mask = held_out_share(contents, 0.1, seed)
+        assert mask.sum() == 100
+        assert not mask[0]
+
+
+def test_the_rarest_content_is_held_out_if_none_fits():
+    mask = held_out_share([b"a"] * 5 + [b"b"] * 2 + [b"c"] * 3, 0.1, seed=0)
+    assert mask.nonzero()[0].tolist() == [5, 6]

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from configs import pretrain as pretrain_config
-from language import finetune, glue, pretrain
+from language import pretrain
+from language.finetune import trainer as finetune
 from language.tokenizer import load_tokenizer
 from nystromformer_jax.pretrained import from_pretrained
 from nystromformer_jax.training import Workdir
 from tests.language import runs
-from tests.language.glue import fakes
+from tests.language.finetune import glue_fakes as fakes
 from tests.pretrained import tiny
 
 pytest.importorskip("safetensors", reason="needs the extra `language`")
@@ -109,10 +110,8 @@ def test_a_fine_tuned_model_has_the_labels_of_its_task(tmp_path, task, problem_t
     data_dir = fakes.write_task(tmp_path / "glue", task)
     config = runs.glue_sections(task, data_dir, folder, data={"max_len": 13})
     run = finetune.prepare(config)
-    tokenizer = finetune.open_tokenizer(run)
-    data = glue.load(run.data, tokenizer)
     with Workdir(tmp_path / "run", config, paths=finetune.PATHS) as workdir:
-        finetune.train(run, data, tokenizer, workdir)
+        finetune.train(run, finetune.load_data(run), workdir)
     written = json.loads((tmp_path / "run/model/config.json").read_text())
     assert (written["model_type"], written["problem_type"]) == ("roberta", problem_type)
     assert written["id2label"] == labels

@@ -48,6 +48,7 @@ def change_tensors(folder, **changes):
         ("nystromformer", {"hidden_size": "12"}, "hidden_size"),
         ("nystromformer", {"layer_norm_eps": None}, "layer_norm_eps"),
         ("nystromformer", {"layer_norm_eps": math.nan}, "layer_norm_eps"),
+        ("nystromformer", {"layer_norm_eps": math.inf}, "layer_norm_eps"),
         ("nystromformer", {"num_attention_heads": 5}, "num_heads"),
         ("nystromformer", {"conv_kernel_size": 4}, "odd"),
         ("nystromformer", {"architectures": None}, "model_class"),
@@ -65,6 +66,7 @@ def change_tensors(folder, **changes):
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ("bert", {"architectures": ["BertForNextSentencePrediction"]}, "model_class"),
         ("roberta", {"hidden_act": "relu"}, "hidden_act"),
+        ("roberta", {"pad_token_id": "one"}, "pad_token_id"),
     ],
 )
 def test_config_that_is_invalid_or_of_other_weights(tmp_path, no_annotations, kind, changes, word):

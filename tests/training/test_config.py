@@ -110,10 +110,8 @@ def test_each_section_becomes_its_dataclass():
 
     sections = read_sections({"size": {"width": 3}, "free": {}}, {"size": Size}, plain=["free"])
     assert sections == {"size": Size(3)}
-    assert (
-        read_sections({"size": {"width": 3}, "command": "python run_lra.py"}, {"size": Size})
-        == sections
-    )
+    for command in ("python run_lra.py", {"config": "configs/listops.py"}):  # as in version 0.2.0
+        assert read_sections({"size": {"width": 3}, "command": command}, {"size": Size}) == sections
     with pytest.raises(ValueError, match=r"^sise: no such section; did you mean size\?$"):
         read_sections({"sise": {"width": 3}}, {"size": Size})
     with pytest.raises(ValueError, match=r"^free: this section is missing from the config\.$"):

@@ -1,6 +1,6 @@
 """Handmade runs: folders as `run_pretrain.py` and `run_finetune.py` write them, without training."""
 
-from language.glue import TASKS
+from language.finetune.glue_tasks import TASKS
 from language.report.tables import group, read
 from tests.reporting.handmade import write
 

@@ -1,12 +1,13 @@
 """The language report: Table 2, gains of pretraining over examples, pages and errors."""
 
 import math
+import types
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from language.glue import TASKS
+from language.finetune.glue_tasks import TASKS
 from language.report.__main__ import main
 from language.report.tables import (
     gains_table,
@@ -15,7 +16,6 @@ from language.report.tables import (
     settings_table,
     table_2,
 )
-from language.tasks.sequences import write_predictions
 from tests.language.report.runs import groups_in, write_glue, write_pretraining
 
 LABELS = np.array([0, 1, 0, 1, 1, 0, 1])
@@ -33,7 +33,8 @@ def write_run(folder, right, *, task="sst2", split="valid", scratch=False, ids=N
     guesses = np.where(np.isin(np.arange(len(LABELS)), right), LABELS, 1 - LABELS)
     ids = np.array([str(i) for i in range(len(LABELS))] if ids is None else ids)
     file = folder / "predictions" / TASKS[task].file_name(split)
-    write_predictions(TASKS[task], file, ids, guesses, labels=LABELS)
+    split = types.SimpleNamespace(ids=ids, labels=LABELS, is_labeled=True)
+    TASKS[task].write(file, split, guesses)
 
 
 def test_table_2_has_the_mean_over_seeds_or_the_error_over_examples(tmp_path):

@@ -1,0 +1,178 @@
+"""Tasks with a label per text or pair of texts: one class, several labels or a score."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep import cache
+from language.finetune import metrics
+from language.finetune.examples import (
+    Example,
+    Split,
+    open_arrays,
+    save_arrays,
+    save_texts,
+)
+from language.finetune.task import DataConfig, Outputs, Scores, Task
+from language.tokenizer import Tokenizer
+from nystromformer_jax.support.predictions import probabilities
+
+Values = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SequenceTask(Task):
+    """A task with a label per example.
+
+    Args:
+      texts: Columns of the texts: one, or two for a pair.
+      threshold: Smallest probability at which class 1 of two classes, or a label of a multi-label task, is
+        predicted. None: the most probable class is predicted, and labels from a probability of 0.5.
+      clip: Smallest and largest score, also in a file of predictions without labels.
+    """
+
+    texts: tuple[str, ...]
+    threshold: float | None = None
+    clip: tuple[float, float] | None = None
+
+    @property
+    def dtype(self) -> type[np.float32] | type[np.int32]:
+        """Dtype of labels and predictions."""
+        return np.float32 if self.is_regression else np.int32
+
+    def number(self, label: Any, where: str) -> Any:
+        """Returns the label of an example as a class number, a score, or a 0 or 1 for each label.
+
+        Raises:
+          ValueError: It is not a label of this task.
+        """
+        if self.kind == "multi_label":
+            chosen = {self.number_of(name, where) for name in label}
+            return [int(i in chosen) for i in range(len(self.labels))]
+        if not self.is_regression:
+            return self.number_of(label, where)
+        try:  # Python would read "1_000" as 1000
+            score = math.nan if isinstance(label, bool) or "_" in str(label) else float(label)
+        except (TypeError, ValueError, OverflowError):
+            score = math.nan
+        largest = float(np.finfo(np.float32).max)
+        low, high = self.clip or (-largest, largest)
+        if not low <= score <= high:  # also if it is not a number
+            needed = f"from {low:g} to {high:g}" if self.clip else "that float32 can represent"
+            raise ValueError(
+                f"{where}: the label must be a number {needed}, not {label!r:.50}. For names of classes, use"
+                " --config=configs/finetune.py:classification."
+            )
+        return score
+
+    def encode(
+        self, folder: Path, split: str, examples: Sequence[Example], tokenizer: Tokenizer
+    ) -> None:
+        """Writes tokens, ids and, if the examples have them, labels."""
+        arrays = {"ids": np.array([example.id or str(i) for i, example in enumerate(examples)])}
+        if examples[0].label is not None:
+            numbers = [self.number(example.label, example.where) for example in examples]
+            arrays["labels"] = np.array(numbers, self.dtype)
+        save_texts(folder, split, [text for own in examples for text in own.texts], tokenizer)
+        save_arrays(folder, split, arrays)
+
+    def open(self, folder: Path, split: str, tokenizer: Tokenizer, config: DataConfig) -> Split:
+        """Opens a split; a row is an example."""
+        tokens, offsets, ids = open_arrays(folder, split, "tokens", "offsets", "ids")
+        file = folder / f"{split}_labels.npy"
+        shape = (len(ids), *((len(self.labels),) if self.kind == "multi_label" else ()))
+        return Split(
+            tokens=tokens,
+            starts=offsets[:-1].reshape(-1, len(self.texts)),
+            lengths=np.diff(offsets).reshape(-1, len(self.texts)),
+            labels=cache.open_array(file) if file.exists() else np.zeros(shape, self.dtype),
+            is_labeled=file.exists(),
+            ids=ids,
+            tokenizer=tokenizer,
+            truncation=config.truncation,
+            owners=np.arange(len(ids)),
+        )
+
+    def predict(self, split: Split, outputs: Outputs) -> Values:
+        """Returns classes or scores [N], or for several labels ones and zeros [N, C]."""
+        return self.decide(outputs["logits"])
+
+    def decide(self, logits: Values) -> Values:
+        """Returns predicted classes or scores [N], or ones at predicted labels [N, C], from logits [N, C]."""
+        if not np.isfinite(logits).all():
+            raise ValueError(
+                f"{np.count_nonzero(~np.isfinite(logits))} of the outputs for {self.title} are not"
+                " finite, so no metric can be computed."
+            )
+        if self.is_regression:
+            return logits[:, 0]
+        if self.kind == "multi_label" or self.threshold is not None:
+            threshold = 0.5 if self.threshold is None else self.threshold
+            return (self._probabilities(logits) >= threshold).astype(np.int32)
+        return logits.argmax(axis=-1).astype(np.int32)
+
+    def score(self, split: Split, predicted: Values) -> tuple[Scores, Scores]:
+        """Returns the metrics of predictions, and their standard errors over the examples."""
+        labels = split.labels[: len(predicted)]
+        return (
+            metrics.score(self, predicted, labels),
+            metrics.standard_error(self, predicted, labels),
+        )
+
+    @property
+    def has_threshold(self) -> bool:
+        """Returns True for two classes and for several labels."""
+        two_classes = self.kind == "classification" and len(self.labels) == 2
+        return two_classes or self.kind == "multi_label"
+
+    def tuned(self, split: Split, outputs: Outputs) -> Task:
+        """Returns the task with the threshold of the highest F1 on the labels of `split`.
+
+        For several labels, this is the micro F1 of one threshold for all. The threshold is halfway between
+        two neighboring probabilities, not at one of them, so that it also suits other examples.
+        """
+        chances = self._probabilities(outputs["logits"]).ravel()
+        order = np.argsort(-chances, kind="stable")
+        ranked, labels = chances[order], split.labels[: len(outputs["logits"])].ravel()[order]
+        # F1 if the first k are predicted is 2 TP / (k + number of true labels).
+        f1 = 2 * np.cumsum(labels) / (np.arange(1, len(labels) + 1) + max(labels.sum(), 1))
+        f1[:-1][ranked[:-1] == ranked[1:]] = -1  # equal probabilities cannot be separated
+        best = int(f1.argmax())
+        following = ranked[best + 1] if best + 1 < len(ranked) else 0.0
+        return dataclasses.replace(self, threshold=float((ranked[best] + following) / 2))
+
+    def write(self, file: Path, split: Split, predicted: Values) -> None:
+        """Writes the columns `index`, `prediction` and, if the split has labels, `label`.
+
+        Classes are written by name, several labels as a JSON list of names. Without labels, scores are
+        clipped to `clip`. With labels they are not, so that metrics can be computed from the file.
+        """
+        if self.clip and not split.is_labeled:
+            predicted = predicted.clip(*self.clip)
+        count = len(predicted)
+        columns = [["index", *split.ids[:count].tolist()], ["prediction", *self._names(predicted)]]
+        if split.is_labeled:
+            columns.append(["label", *self._names(split.labels[:count])])
+        rows = zip(*columns, strict=True)
+        self.write_text(file, "".join("\t".join(row) + "\n" for row in rows))
+
+    def _names(self, values: Values) -> list[str]:
+        """Returns label names, or scores with enough digits to restore float32 exactly."""
+        if self.is_regression:
+            return [f"{x:.9g}" for x in values.tolist()]
+        if self.kind == "multi_label":
+            names = np.array(self.labels)
+            return [json.dumps(names[row > 0].tolist(), ensure_ascii=False) for row in values]
+        return [self.labels[x] for x in values.tolist()]
+
+    def _probabilities(self, logits: Values) -> Values:
+        """Returns the probability of class 1 of two classes, [N], or of each label, [N, C]."""
+        if self.kind == "multi_label":
+            return probabilities(logits, is_multi_label=True)
+        return probabilities(logits, is_multi_label=False)[:, 1]

@@ -1,1 +1,0 @@
-"""Fine-tuning tasks: encoded examples, predictions, metrics and files of predictions. Imports no jax."""

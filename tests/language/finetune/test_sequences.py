@@ -1,0 +1,108 @@
+"""Files of predictions: the server's format, and scores that can be computed from them again."""
+
+import csv
+import dataclasses
+import os
+import types
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+
+from language.finetune.glue_tasks import TASKS
+from language.finetune.metrics import score
+from language.finetune.sequences import SequenceTask
+
+
+def split_of(count, labels=None):
+    """What `write` needs of a split."""
+    ids = np.array([str(row) for row in range(count)])
+    return types.SimpleNamespace(ids=ids, labels=labels, is_labeled=labels is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "file", "outputs", "lines"),
+    [
+        ("sst2", "test", "SST-2.tsv", [1, 0, 0, 1], "1 0 0 1"),
+        ("cola", "test", "CoLA.tsv", [0, 0, 1, 1], "0 0 1 1"),
+        ("wnli", "test", "WNLI.tsv", [0, 0, 1, 1], "0 0 1 1"),
+        ("rte", "test", "RTE.tsv", [0, 1, 1, 0], "entailment not_entailment not_entailment entailment"),
+        ("qnli", "test", "QNLI.tsv", [1, 1, 1, 0], "not_entailment not_entailment not_entailment entailment"),
+        ("mnli", "test", "MNLI-m.tsv", [0, 1, 2, 2], "contradiction entailment neutral neutral"),
+        ("mnli", "test_mismatched", "MNLI-mm.tsv", [2, 1, 0, 2], "neutral entailment contradiction neutral"),
+        ("mnli", "test_diagnostic", "AX.tsv", [1, 1, 1, 1], "entailment entailment entailment entailment"),
+        ("stsb", "test", "STS-B.tsv", [-0.25, 5.5, 3.25, 0.1], "0 5 3.25 0.1"),
+    ],
+)  # fmt: skip
+def test_submissions_have_the_format_of_the_server(name, split, file, outputs, lines, tmp_path):
+    outputs = np.array(outputs, np.float64 if name == "stsb" else np.int32)
+    path = tmp_path / "new" / "folder" / TASKS[name].file_name(split)
+    TASKS[name].write(path, split_of(4), outputs)
+    assert path.name == file
+    rows = [f"{index}\t{word}" for index, word in enumerate(lines.split())]
+    assert path.read_bytes().decode() == "\n".join(["index\tprediction", *rows]) + "\n"
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_scikit_learn_computes_the_same_scores_from_the_file(name, tmp_path):
+    """Reads the file without this package."""
+    task, rng = TASKS[name], np.random.default_rng(8)
+    outputs = task.decide(rng.normal(2.5, 2, (97, task.num_labels)).astype(np.float32))
+    labels = rng.integers(0, task.num_labels, 97).astype(np.int32)
+    if task.is_regression:
+        labels = np.clip(outputs + rng.normal(size=97), 0, 5).astype(np.float32)
+    file = tmp_path / task.file_name("valid")
+    assert file.name == f"{name}-valid.tsv"
+    task.write(file, split_of(97, labels), outputs)
+    with file.open(newline="") as stream:
+        rows = list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
+    guesses, truths = ([row[column] for row in rows] for column in ("prediction", "label"))
+    ours = score(task, outputs, labels)
+    if task.is_regression:
+        x, y = [float(word) for word in guesses], [float(word) for word in truths]
+        theirs = {"pearson": stats.pearsonr(x, y)[0], "spearman": stats.spearmanr(x, y)[0]}
+    else:
+        theirs = {
+            "accuracy": sklearn_metrics.accuracy_score(truths, guesses),
+            "matthews": sklearn_metrics.matthews_corrcoef(truths, guesses),
+        }
+        if len(task.labels) == 2:
+            theirs["f1"] = sklearn_metrics.f1_score(truths, guesses, pos_label=task.labels[1])
+    assert ours == pytest.approx({metric: theirs[metric] for metric in ours}, rel=1e-6)
+
+
+def test_file_is_replaced_atomically(tmp_path, monkeypatch):
+    task = TASKS["rte"]
+    file = tmp_path / "x.tsv"
+    task.write(file, split_of(4), np.zeros(4, np.int32))
+    before = file.read_bytes()
+
+    def fail(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        task.write(file, split_of(4), np.ones(4, np.int32))
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
+
+
+@pytest.mark.parametrize("shift", [0, 19])  # 19: all probabilities are near 1
+def test_tuned_threshold_has_the_best_f1(shift):
+    rng = np.random.default_rng(0)
+    labels = (rng.random(101) < 0.2).astype(np.int32)
+    scores = labels - 2 + rng.normal(size=101).round(1) + shift
+    logits = np.stack([np.zeros(101), scores], 1).astype(np.float32)
+
+    split = split_of(101, labels)
+    task = SequenceTask(name="x", title="x", texts=("text",), metrics=("f1",))
+    tuned = task.tuned(split, {"logits": logits})
+    best = max(
+        sklearn_metrics.f1_score(labels, logits[:, 1] - logits[:, 0] >= cut)
+        for cut in np.unique(logits[:, 1])
+    )
+    assert task.score(split, tuned.predict(split, {"logits": logits}))[0]["f1"] == best
+    assert task.score(split, task.predict(split, {"logits": logits}))[0]["f1"] < best
+    assert task.has_threshold
+    assert not dataclasses.replace(task, labels=("a", "b", "c")).has_threshold
+    assert not dataclasses.replace(task, kind="regression", labels=()).has_threshold

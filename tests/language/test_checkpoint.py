@@ -1,0 +1,51 @@
+"""The initial model of a run: errors name the keys of its config, and the seed draws missing heads."""
+
+import numpy as np
+import pytest
+
+from language.checkpoint import model_config, read_params
+from language.config import InitConfig
+from nystromformer_jax import NystromformerForSequenceClassification
+from tests.helpers import SAME_ARITHMETIC, assert_close
+from tests.language.finetune import fakes
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"name": "chunked"}, "attention.name: 'chunked'"),
+        ({"name": "nystrm"}, r"attention\.name: 'nystrm' is unknown; did you mean nystrom\?"),
+        ({"name": ["nystrom"]}, r"attention\.name: \['nystrom'\] is unknown"),
+        ({"num_landmarks": "many"}, r"attention\.num_landmarks: needs an int, got 'many' \(str\)"),
+        ({"landmarks": 3}, r"attention\.landmarks: no such key; did you mean attention\.num_landm"),
+        ({"embed_dim": 8}, r"attention\.embed_dim: no such key; known: "),
+    ],
+)
+@pytest.mark.parametrize("of_checkpoint", [False, True])
+def test_errors_name_keys_of_the_section_attention(values, sentence, of_checkpoint):
+    init = InitConfig(checkpoint="anywhere" if of_checkpoint else "")
+    attention = {"name": "nystrom", **values}
+    with pytest.raises(ValueError, match=sentence):
+        model_config({"model": {}, "attention": attention}, init, vocab_size=60)
+
+
+@pytest.mark.parametrize("attention", [{}, {"name": "nystrom"}])
+def test_a_config_without_sizes_needs_a_checkpoint(attention):
+    """The model would otherwise have the sizes of BERT-base."""
+    with pytest.raises(
+        ValueError, match=r"init\.checkpoint: is empty, but .* does not set model\.num_layers"
+    ):
+        model_config(
+            {"model": {"dropout_rate": 0.1}, "attention": attention}, InitConfig(), vocab_size=60
+        )
+
+
+def test_a_head_that_the_checkpoint_lacks_is_drawn_from_the_seed(tmp_path):
+    init = InitConfig(checkpoint=str(fakes.checkpoint(tmp_path)))
+    config = model_config({"model": {}, "attention": {}}, init)
+    one, other = (
+        read_params(init, config, NystromformerForSequenceClassification, seed) for seed in (3, 5)
+    )
+    assert_close(one["nystromformer"], other["nystromformer"], SAME_ARITHMETIC)
+    for name in ("dense", "output"):
+        assert np.abs(one[name]["kernel"] - other[name]["kernel"]).max() > 1e-3

@@ -1,0 +1,66 @@
+"""The command prints a task's statistics and examples, or a one-line error."""
+
+import pytest
+
+from language.glue import main
+from tests.language.finetune.glue_fakes import HEADERS, write_reviews, write_task
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "train", "film", '"', "a", "b"]
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_without_a_tokenizer_words_are_counted(name, tmp_path, capsys):
+    write_task(tmp_path, name)
+    assert main([name, f"--dir={tmp_path}"]) == 0
+    page = capsys.readouterr().out
+    assert "| words: 5 %, 50 %, 95 %, longest |" in page
+    assert "| train | 31 | 31 |" in page
+    assert page.count("Training example") == 2
+    assert '"train 0 a' in page
+
+
+def test_long_reviews_are_printed_truncated(tmp_path, capsys):
+    folder = write_reviews(tmp_path)
+    for file in (folder / "train" / "pos").iterdir():
+        file.write_text(f"{file.name} {'x' * 1000}")
+    assert main(["imdb", f"--dir={tmp_path}", "--show=9"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.endswith("x …") and len(line) == 402 for line in lines)
+    assert "1 (pos):" in "\n".join(lines)
+
+
+def test_with_a_tokenizer_the_data_are_prepared(tmp_path, capsys):
+    write_task(tmp_path, "rte")
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    flags = [f"--dir={tmp_path}", f"--tokenizer={tmp_path / 'vocab.txt'}", "--max_len=16"]
+    assert main(["rte", *flags, "--show=0"]) == 0
+    page = capsys.readouterr().out
+    assert "all hashes match" in page
+    assert "truncated at 16 |" in page
+    assert "distinct examples that two splits share, ignoring labels: train/valid 0, " in page
+    assert "Training example" not in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sst-2"], "The task 'sst-2' is unknown; did you mean sst2"),
+        (["rte"], "train.tsv is missing in"),
+        (["rte"], "set --dir to its folder"),
+        (["imdb"], "neither aclImdb nor"),
+    ],
+)
+def test_errors_are_one_line(arguments, words, tmp_path, capsys):
+    assert main([*arguments, f"--dir={tmp_path}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("language.glue: ")
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_a_missing_tokenizer_is_one_line(tmp_path, capsys):
+    write_task(tmp_path, "rte")
+    assert main(["rte", f"--dir={tmp_path}", f"--tokenizer={tmp_path / 'none.json'}"]) == 2
+    error = capsys.readouterr().err
+    assert "none.json does not exist" in error
+    assert "set --tokenizer to" in error
