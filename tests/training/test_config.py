@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from nystromformer_jax.training import from_mapping, read_sections
+from nystromformer_jax.training import SECTIONS, from_mapping, read_sections
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,3 +109,31 @@ def test_each_section_becomes_its_dataclass():
         read_sections({"sise": {"width": 3}}, kinds)
     with pytest.raises(ValueError, match=r"^free: .* missing"):
         read_sections(values, kinds, plain=["free"])
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "least"),
+    [
+        ("train", "total_steps", 1),
+        ("train", "batch_size", 1),
+        ("train", "seed", 0),
+        ("train", "accumulation", 0),
+        ("train", "budget_steps", 0),
+        ("eval", "every_steps", 1),
+        ("eval", "max_examples", 0),
+        ("eval", "batch_size", 0),
+        ("checkpoint", "every_steps", 1),
+        ("log", "every_steps", 1),
+    ],
+)
+def test_numbers_have_a_lower_limit(section, key, least):
+    required = {"total_steps": 3, "batch_size": 3} if section == "train" else {}
+    assert getattr(SECTIONS[section](**{**required, key: least}), key) == least
+    with pytest.raises(ValueError, match=rf"{section}\.{key}: needs {least} or more"):
+        SECTIONS[section](**{**required, key: least - 1})
+
+
+def test_seeds_are_32_bit_numbers():
+    assert SECTIONS["train"](total_steps=1, batch_size=1, seed=2**32 - 1)
+    with pytest.raises(ValueError, match=r"train\.seed"):
+        SECTIONS["train"](total_steps=1, batch_size=1, seed=2**32)

@@ -44,7 +44,8 @@ def take(batches, count):
 @some_examples
 def test_batches_are_the_same_for_any_number_of_hosts(examples):
     """So is the longest length, to which the rows of all hosts are padded."""
-    options, count = {"batch_size": 12, "seed": 5}, GROUP + 7
+    options = {"batch_size": 12, "seed": 5}
+    count = 7 if examples.lengths is None else GROUP + 7
     one = list(itertools.islice(training_batches(examples, **options), count))
     for hosts in (2, 3):
         together = shares(training_batches, examples, hosts, **options)
@@ -60,7 +61,7 @@ def test_batches_are_the_same_for_any_number_of_hosts(examples):
 def test_a_batch_depends_only_on_seed_and_number(examples):
     options = {"batch_size": 12, "seed": 5}
     whole = take(training_batches(examples, **options), GROUP + 4)
-    for start, host, hosts in ((1, 0, 1), (13, 2, 3), (GROUP - 1, 0, 1), (GROUP + 3, 1, 2)):
+    for start, host, hosts in ((1, 0, 1), (13, 2, 3), (GROUP + 3, 1, 2)):
         rows = slice(host * 12 // hosts, (host + 1) * 12 // hosts)
         tail = training_batches(examples, start_step=start, shard=host, num_shards=hosts, **options)
         assert take(tail, 1) == [whole[start][rows]]
@@ -70,7 +71,7 @@ def test_a_batch_depends_only_on_seed_and_number(examples):
 @some_examples
 def test_evaluation_has_every_example_once_in_equally_many_batches(examples):
     """In order, or sorted by length."""
-    for hosts, limit in itertools.product((1, 2, 3), (0, 1, 5, 6, 7, 12, 13, 999)):
+    for hosts, limit in itertools.product((1, 2, 3), (0, 1, 6, 13, 999)):
         options = {"batch_size": 6, "limit": limit}
         batches = list(shares(evaluation_batches, examples, hosts, **options))
         scored = min(limit or examples.count, examples.count)

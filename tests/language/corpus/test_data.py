@@ -178,27 +178,36 @@ def test_number_of_pieces_and_processes_changes_no_byte(path, monkeypatch):
         assert other.sha256 == found.sha256
 
 
-@pytest.mark.parametrize("maker", [pieces.PairMaker, pieces.WordCounter])
+@pytest.mark.parametrize(
+    ("maker", "piece_bytes", "reused"),
+    [
+        (pieces.PairMaker, 4_000, 3),
+        (pieces.WordCounter, 4_000, 3),
+        (pieces.PairMaker, 3_000, 0),  # pieces of another division
+    ],
+)
 def test_resumes_a_stopped_preparation_from_its_pieces(
-    path, monkeypatch, small_pieces, caplog, maker
+    path, monkeypatch, small_pieces, caplog, maker, piece_bytes, reused
 ):
-    monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(path.parent / "undisturbed"))
-    expected = files(load(path))
-    monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(path.parent / "stopped"))
+    with monkeypatch.context() as context:
+        context.setenv("NYSTROMFORMER_JAX_CACHE", str(path.parent / "undisturbed"))
+        expected = files(load(path))
     with monkeypatch.context() as context:
         before = note_pieces(context, maker, stop_at=3)
         with pytest.raises(KeyboardInterrupt):
             load(path)
     caplog.set_level(logging.INFO)
+    monkeypatch.setattr(documents, "PIECE_BYTES", piece_bytes)
     after = note_pieces(monkeypatch, maker)
     found = load(path)
     assert before == [0, 1, 2]
-    assert after == list(range(3, 3 + len(after)))
-    count = len(before) + len(after)
-    assert f"Resuming after 3 of {count} finished pieces." in caplog.messages
+    assert after == list(range(reused, reused + len(after)))
+    resuming = f"Resuming after 3 of {3 + len(after)} finished pieces."
+    assert (resuming in caplog.messages) == (reused > 0)
     assert files(found) == expected
-    assert [name.partition("-")[0] for name in data_folders()] == ["corpus", "tokenizer"]
-    assert not [name for name in data_folders() if "." in name]  # pieces
+    if reused:
+        assert [name.partition("-")[0] for name in data_folders()] == ["corpus", "tokenizer"]
+        assert not [name for name in data_folders() if "." in name]  # pieces
 
 
 # A process that prepares a corpus in small pieces, says when it begins one, and waits in the third.
@@ -260,18 +269,6 @@ def note_pieces(monkeypatch, maker, stop_at=None):
 
     monkeypatch.setattr(maker, "__call__", note)
     return made
-
-
-def test_pieces_of_another_division_are_not_reused(path, monkeypatch, small_pieces):
-    with monkeypatch.context() as context:
-        context.setenv("NYSTROMFORMER_JAX_CACHE", str(path.parent / "undisturbed"))
-        expected = files(load(path))
-    with monkeypatch.context() as context:
-        note_pieces(context, pieces.PairMaker, stop_at=3)
-        with pytest.raises(KeyboardInterrupt):
-            load(path)
-    monkeypatch.setattr(documents, "PIECE_BYTES", 3_000)
-    assert files(load(path)) == expected
 
 
 def test_prepares_data_once_and_again_after_a_change(path, caplog):
