@@ -74,6 +74,7 @@ def test_sentences_that_fit_are_whole():
         ([9, 2], [(9, 1)]),  # one token finds no place
         ([27, 1], [(5, 5), (5, 5), (7, 1)]),
         ([4, 4, 4], [(4, 4), (2, 2)]),
+        ([3, 3, 4, 6], [(3, 3), (4, 6)]),  # the last takes its neighbor, to the token
     ],
 )
 def test_long_sentences_are_cut_where_there_is_room(lengths, expected):
@@ -85,7 +86,9 @@ def test_last_sentence_takes_its_neighbor_or_joins_a_short_pair():
     for seed in range(50):
         full, last = lengths_of(packed([3, 3, 3, 5], 10, seed=seed))
         assert (sum(full), last) == (6, (3, 5))
-        assert all(min(pair) > 1 for pair in lengths_of(packed([2, 2, 2], 10, 1.0, seed)))
+        for lengths in ([2, 2, 2], [3, 3, 4]):
+            [pair] = lengths_of(packed(lengths, 10, 1.0, seed))
+            assert sum(pair) == sum(lengths)
 
 
 def test_pairs_are_divided_between_any_two_sentences():
