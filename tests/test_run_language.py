@@ -133,70 +133,73 @@ def test_search_reports_failed_runs_and_the_best(pretrained, tmp_path):
     assert output.splitlines()[-1].startswith("best by validation: batch4-rate")
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        ("", "no text"),
-        ("One sentence alone stands here.", "sentence"),
-    ],
-)
-def test_rejects_a_corpus_without_pairs(in_repository, tmp_path, content, sentence):
-    file = texts.write(tmp_path / "corpus.txt", content)
-    workdir = f"--workdir={tmp_path / 'run'}"
-    arguments = pretraining(f"--config.data.dir={file}", workdir)
-    assert sentence in refusal("run_pretrain", *arguments)
-    assert not (tmp_path / "run").exists()
+CHECKPOINT = "--config.init.checkpoint="
+SST2 = f"--config=configs/glue.py:sst2,max_len=19 {CHECKPOINT}"
+PRETRAIN = "--config=configs/pretrain.py"
 
 
-@pytest.mark.slow(minutes=0.2)
-def test_rejects_the_tokenizer_of_another_model(in_repository, pretrained, tmp_path):
-    folder, _ = pretrained
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *texts.WORDS, "."]
-    vocabulary = "\n".join([*words, *(f"word{i}" for i in range(90))])
-    tokens = texts.write(tmp_path / "vocab.txt", vocabulary)
-    text = texts.in_form("blank_line", texts.documents(80, most_lines=5), tmp_path)
-    arguments = pretraining(
-        f"--config.data.dir={text}",
-        f"--config.data.tokenizer={tokens}",
-        f"--config.init.checkpoint={folder / 'run/model'}",
-        f"--workdir={tmp_path / 'run'}",
-        argument="checkpoint",
-        sections={"data": {"max_len": 29, "held_out": 0.2}, "train": {"batch_size": 8}},
-    )
-    together = "The tokenizer has 109 tokens and the model 60: they do not match."
-    assert together in refusal("run_pretrain", *arguments)
-
-
-@pytest.mark.parametrize("program", ["run_finetune", "run_pretrain"])
-def test_check_reports_a_missing_tokenizer(in_repository, checkpoint, tmp_path, program):
-    for name in ("config.json", "model.safetensors"):
-        (tmp_path / name).write_bytes((checkpoint / name).read_bytes())
-    config = {"run_finetune": "glue.py:sst2,max_len=19", "run_pretrain": "pretrain.py:checkpoint"}
-    batch = [] if program == "run_finetune" else ["--config.train.batch_size=8"]
-    line = refusal(
-        program,
-        f"--config=configs/{config[program]}",
-        f"--config.init.checkpoint={tmp_path}",
-        *batch,
-        "--mode=check",
-    )
-    assert f"{tmp_path} contains no tokenizer" in line
+@pytest.fixture
+def invalid(tmp_path, checkpoint):
+    """A folder with an empty text, a task with a row without its label, and incomplete checkpoints."""
+    texts.write(tmp_path / "empty.txt", "")
+    fakes.write_task(tmp_path / "good", "sst2")
+    task = fakes.write_task(tmp_path, "sst2")
+    rows = (task / "train.tsv").read_text().splitlines(keepends=True)
+    (task / "train.tsv").write_text("".join([*rows[:4], "a row without its label\n", *rows[4:]]))
+    for name in ("config.json", "vocab.txt", "model.safetensors"):
+        content = (checkpoint / name).read_bytes()
+        for folder in ("vocabless", "truncated"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            (tmp_path / folder / name).write_bytes(content)
+    (tmp_path / "vocabless" / "vocab.txt").unlink()
+    (tmp_path / "truncated" / name).write_bytes(content[: len(content) // 2])
+    return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("program", "flags", "words"),
     [
-        ([], "pass --config=configs/pretrain.py"),
-        (["--config=configs/pretrain.py:smal"], "did you mean small?"),
-        (["--config=configs/pretrain.py:demo,attention=nystrm"], "did you mean nystrom?"),
-        (["--config=configs/pretrain.py", "--config.train.step=3"], "did you mean train."),
-        (["--config=configs/pretrain.py:checkpoint"], "init.checkpoint"),
         (
-            ["--config=configs/pretrain.py:demo", "--config.attention.name=softmax"],
-            "pass attention=softmax and its options after the colon",
+            "run_pretrain",
+            f"{PRETRAIN}:demo --config.data.dir=A/empty.txt --workdir=A/run",
+            "no text",
         ),
-        (["--config=configs/glue.py"], "configs/glue.py is a config of run_finetune.py: use"),
+        ("run_finetune", f"{SST2}A/vocabless --mode=check", "A/vocabless contains no tokenizer"),
+        (
+            "run_pretrain",
+            f"{PRETRAIN}:checkpoint --config.train.batch_size=8 {CHECKPOINT}A/vocabless --mode=check",
+            "A/vocabless contains no tokenizer",
+        ),
+        (
+            "run_finetune",
+            f"{SST2}MODEL --config.data.dir=A/SST-2 --workdir=A/run",
+            "train.tsv, line 5",
+        ),
+        (
+            "run_finetune",
+            f"{SST2}A/truncated --config.data.dir=A/good/SST-2 --workdir=A/run",
+            "model.safetensors",
+        ),
+        ("run_pretrain", "", "--config=configs/pretrain.py"),
+        ("run_pretrain", f"{PRETRAIN}:smal", "did you mean small?"),
+        ("run_pretrain", f"{PRETRAIN}:demo,attention=nystrm", "did you mean nystrom?"),
+        ("run_pretrain", f"{PRETRAIN} --config.train.step=3", "did you mean train."),
+        ("run_pretrain", f"{PRETRAIN}:checkpoint", "init.checkpoint"),
+        ("run_pretrain", f"{PRETRAIN}:demo --config.attention.name=softmax", "attention=softmax"),
+        ("run_pretrain", "--config=configs/glue.py", "run_finetune.py"),
+        ("run_finetune", "--config=configs/listops.py", "run_lra.py"),
+        ("run_finetune", "--config=configs/glue.py:sst3", "did you mean sst2?"),
+        ("run_finetune", "--config=configs/glue.py:sst2", "init.checkpoint"),
+        (
+            "run_finetune",
+            "--config=configs/glue.py:mrpc --search --learning_rates=fast",
+            "--learning_rates",
+        ),
     ],
 )
-def test_rejects_invalid_flags(in_repository, arguments, sentence):
-    assert sentence in refusal("run_pretrain", *arguments)
+def test_an_invalid_call_ends_with_one_line(
+    in_repository, invalid, checkpoint, program, flags, words
+):
+    place = lambda text: text.replace("A/", f"{invalid}/").replace("MODEL", str(checkpoint))
+    assert place(words) in refusal(program, *place(flags).split())
+    assert not (invalid / "run").exists()

@@ -15,6 +15,7 @@ from cli.commands import parser_of
 from lra import data, train
 from lra.models import Model
 from nystromformer_jax import attention_maps
+from nystromformer_jax.attention.checks import mask_or_ones
 from nystromformer_jax.cores import core_class
 from nystromformer_jax.layers.encoder import projections
 from nystromformer_jax.support.durable import read_config, read_json, read_record
@@ -48,7 +49,8 @@ def capture_cores(model: Model, params: Any, inputs: Sequence[Array]) -> tuple[C
     `inputs` are the arrays of `model.batch_keys`. The texts of a pair are adjacent in the batch.
     """
     maps = attention_maps(model, {"params": params}, *inputs, deterministic=True)
-    return tuple(CoreCall(*layer.inputs[:4]) for layer in maps)
+    inputs_of_cores = (layer.inputs for layer in maps)
+    return tuple(CoreCall(*own[:3], mask_or_ones(own.mask, own.key)) for own in inputs_of_cores)
 
 
 def unpadded(layer: CoreCall) -> Tokens:

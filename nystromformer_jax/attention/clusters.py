@@ -58,8 +58,8 @@ def cluster_landmarks(
     "Clustering to minimize the maximum intercluster distance". The criterion is ours.
     """
     if num_own:
-        others = (segments.without_first(num_own) for segments in (q_segments, k_segments))
-        q_others, k_others = cluster_landmarks(query, key, *others, psum)
+        q_others, k_others = q_segments.without_first(num_own), k_segments.without_first(num_own)
+        q_others, k_others = cluster_landmarks(query, key, q_others, k_others, psum)
         return _add_to_first(q_segments, q_others), _add_to_first(k_segments, k_others)
     queries = _cluster(query, q_segments, psum)
     keys = _cluster(key, k_segments, psum)

@@ -201,6 +201,10 @@ def _core_inputs(
 def _without_convolution(core: nn.Module) -> nn.Module:
     """Returns the core outside of its model, without convolution, on every device by XLA."""
     layer_name = getattr(core, "layer_name", "") or "/".join(core.path)
-    changes = {"conv_kernel_size": 0, "implementation": "xla", "layer_name": layer_name}
+    changes: dict[str, Any] = {
+        "conv_kernel_size": 0,
+        "implementation": "xla",
+        "layer_name": layer_name,
+    }
     changes = {name: x for name, x in changes.items() if hasattr(core, name)}
     return core.clone(parent=None, name=None, **changes)

@@ -83,7 +83,7 @@ def test_resumes_from_the_checkpoint_before_a_damaged_one_with_the_same_bits(
     assert_same_end(finished, run)
 
 
-@pytest.mark.slow_except("flip", "remove")
+@pytest.mark.slow_except("flip")
 @pytest.mark.parametrize("damage", [flip, drop_last_byte, empty, remove])
 def test_detects_damage_to_any_file_of_a_step(run, damage, caplog):
     checkpoints = run / "checkpoints"

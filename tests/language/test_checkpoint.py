@@ -11,33 +11,28 @@ from tests.language.finetune import fakes
 
 
 @pytest.mark.parametrize(
-    ("values", "sentence"),
+    ("values", "words"),
     [
-        ({"name": "chunked"}, "attention.name: 'chunked'"),
-        ({"name": "nystrm"}, r"attention\.name: 'nystrm' is unknown; did you mean nystrom\?"),
-        ({"name": ["nystrom"]}, r"attention\.name: \['nystrom'\] is unknown"),
-        ({"num_landmarks": "many"}, r"attention\.num_landmarks: needs an int, got 'many' \(str\)"),
-        ({"landmarks": 3}, r"attention\.landmarks: no such key; did you mean attention\.num_landm"),
-        ({"embed_dim": 8}, r"attention\.embed_dim: no such key; known: "),
+        ({"name": "nystrm"}, r"attention\.name: .* did you mean nystrom"),
+        ({"name": ["nystrom"]}, r"attention\.name"),
+        ({"num_landmarks": "many"}, r"attention\.num_landmarks: needs an int"),
+        ({"landmarks": 3}, r"attention\.landmarks: .* did you mean attention\.num_landm"),
+        ({"embed_dim": 8}, r"attention\.embed_dim: .*known"),
     ],
 )
-@pytest.mark.parametrize("of_checkpoint", [False, True])
-def test_errors_name_keys_of_the_section_attention(values, sentence, of_checkpoint):
-    init = InitConfig(checkpoint="anywhere" if of_checkpoint else "")
+@pytest.mark.parametrize("checkpoint", ["", "anywhere"])
+def test_errors_name_keys_of_the_section_attention(values, words, checkpoint):
     attention = {"name": "nystrom", **values}
-    with pytest.raises(ValueError, match=sentence):
-        model_config({"model": {}, "attention": attention}, init, vocab_size=60)
+    with pytest.raises(ValueError, match=words):
+        model_config({"model": {}, "attention": attention}, InitConfig(checkpoint=checkpoint))
 
 
 @pytest.mark.parametrize("attention", [{}, {"name": "nystrom"}])
 def test_a_config_without_sizes_needs_a_checkpoint(attention):
     """The model would otherwise have the sizes of BERT-base."""
-    with pytest.raises(
-        ValueError, match=r"init\.checkpoint: is empty, but .* does not set model\.num_layers"
-    ):
-        model_config(
-            {"model": {"dropout_rate": 0.1}, "attention": attention}, InitConfig(), vocab_size=60
-        )
+    config = {"model": {"dropout_rate": 0.1}, "attention": attention}
+    with pytest.raises(ValueError, match=r"init\.checkpoint: .*model\.num_layers"):
+        model_config(config, InitConfig())
 
 
 def test_a_head_that_the_checkpoint_lacks_is_drawn_from_the_seed(tmp_path):

@@ -8,7 +8,6 @@ import operator
 import types
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,11 +21,14 @@ from nystromformer_jax.training import ConfigDiffers, NotFinished, Workdir
 from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close
 from tests.language import runs
 
+# Softmax attention compiles faster; the losses and files are the same.
+SOFTMAX = {"argument": "demo,attention=softmax", "attention": {"conv_kernel_size": 0}}
+
 
 @pytest.fixture
 def small(tmp_path):
     """A model, its parameters, a corpus, and the objective."""
-    run = pretrain.prepare(runs.pretrain_sections(tmp_path))
+    run = pretrain.prepare(runs.pretrain_sections(tmp_path, **SOFTMAX))
     data = corpus.load(run.data)
     model = NystromformerForPreTraining(pretrain._model_config(run, data.tokenizer.vocab_size))
     # Away from the start, where all predictions are equally likely.
@@ -40,7 +42,7 @@ def finished(tmp_path_factory):
     """A folder with a text and a finished run on it, the run's result, and the corpus."""
     folder = tmp_path_factory.mktemp("finished")
     with runs.cache_in(folder):
-        result, data = runs.pretrained(folder / "text", folder / "run")
+        result, data = runs.pretrained(folder / "text", folder / "run", **SOFTMAX)
     return folder, result, data
 
 
@@ -95,21 +97,6 @@ def test_loss_equals_its_formula(small, order_weight):
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_losses_of_parts_add_up_to_the_batch(small):
-    """Sums and gradients of two halves add up to those of the whole, as accumulation needs."""
-    model, params, data = small
-    loss_fn = pretrain.make_loss(model, pretrain.vocabulary_of(data.tokenizer), ObjectiveConfig())
-    batch = batch_of(data, 8)
-    grad = jax.jit(jax.grad(loss_fn, has_aux=True), static_argnums=2)
-    whole = grad(params, batch, None)
-    halves = [
-        grad(params, {name: rows[part] for name, rows in batch.items()}, None)
-        for part in (slice(0, 4), slice(4, 8))
-    ]
-    assert_close(jax.tree.map(jnp.add, *halves), whole, REFERENCE)
-
-
-@pytest.mark.slow(minutes=0.2)
 def test_masks_change_every_training_step_and_never_in_evaluation(small):
     model, params, data = small
     vocabulary = pretrain.vocabulary_of(data.tokenizer)
@@ -133,27 +120,23 @@ def test_run_writes_a_result_and_a_model_folder(finished):
     model, variables = from_pretrained(folder / "run/model")
     assert isinstance(model, NystromformerForPreTraining)
     assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == result["parameters"]
-    again, _ = runs.pretrained(folder / "text", folder / "run")
+    again, _ = runs.pretrained(folder / "text", folder / "run", **SOFTMAX)
     assert again == result
 
 
 def test_the_models_tokenizer_separates_pairs_as_in_training(finished, tmp_path, monkeypatch):
     """Pairs of pretraining have one separator, also with a tokenizer of RoBERTa, which has two."""
-    config, data = runs.pretrain_sections(tmp_path), finished[2]
-    data = dataclasses.replace(
-        data, tokenizer=dataclasses.replace(data.tokenizer, pair_separators=2)
-    )
+    config, data = runs.pretrain_sections(tmp_path, **SOFTMAX), finished[2]
+    roberta = dataclasses.replace(data.tokenizer, pair_separators=2)
     run = pretrain.prepare(config, jax.devices()[:1])
 
     def end_at_once(workdir, spec, *, report, **_):
-        params = jax.jit(spec.make_params)()
-        return report(
-            types.SimpleNamespace(best_metrics={"mlm_loss": 1.0}, best_examples=3), params
-        )
+        result = types.SimpleNamespace(best_metrics={"mlm_loss": 1.0}, best_examples=3)
+        return report(result, jax.jit(spec.make_params)())
 
     monkeypatch.setattr(training, "train_to_result", end_at_once)
     with Workdir(tmp_path / "run", config, paths=pretrain.PATHS) as workdir:
-        pretrain.train(run, data, workdir)
+        pretrain.train(run, dataclasses.replace(data, tokenizer=roberta), workdir)
     assert load_tokenizer(tmp_path / "run/model").pair_separators == 1
 
 
@@ -175,96 +158,48 @@ def test_run_is_partial_with_fewer_pairs_or_steps(finished, tmp_path):
 
 def test_evaluation_of_a_finished_run_gives_the_same_numbers(finished, tmp_path):
     folder, result, data = finished
-    config = runs.pretrain_sections(folder / "text")
+    config = runs.pretrain_sections(folder / "text", **SOFTMAX)
     run = pretrain.prepare(config, jax.devices()[:1])
     with Workdir(folder / "run", config, paths=pretrain.PATHS) as workdir:
         again = pretrain.evaluate_checkpoint(run, data, workdir)
     assert_close(again["valid"], result["valid"], SAME_ARITHMETIC)
     with (
         Workdir(tmp_path / "new", config, paths=pretrain.PATHS) as workdir,
-        pytest.raises(NotFinished, match="contains no finished run"),
+        pytest.raises(NotFinished),
     ):
         pretrain.evaluate_checkpoint(run, data, workdir)
 
 
-def continued(finished):
-    """A run from the finished one's model, with a rate of almost zero; and the folder of that model."""
+def test_training_gets_the_parameters_of_another_model(finished, tmp_path, monkeypatch):
     text, _, data = finished
     folder = text / "run/model"
-    config = runs.changed(
-        runs.pretrain_config.get_config("checkpoint"),
-        {
-            **{name: values for name, values in runs.PRETRAIN.items() if name in ("train", "log")},
-            "data": {**runs.PRETRAIN["data"], "dir": str(next((text / "text").iterdir()))},
-            "init": {"checkpoint": str(folder)},
-            "model": {"dropout_rate": 0.0},
-            "optimizer": {"learning_rate": 1e-30, "weight_decay": 0.0},
-        },
-    )
+    changes = {
+        "data": {**runs.PRETRAIN["data"], "dir": str(next((text / "text").iterdir()))},
+        "init": {"checkpoint": str(folder)},
+        "train": runs.PRETRAIN["train"],
+    }
+    config = runs.changed(runs.pretrain_config.get_config("checkpoint"), changes)
     run = pretrain.prepare(config, jax.devices()[:1])
-    assert corpus.load(run.data).tokenizer.sha256 == data.tokenizer.sha256
-    return config, run, folder
-
-
-def test_training_gets_the_parameters_of_another_model(finished, tmp_path, monkeypatch):
-    config, run, folder = continued(finished)
-    monkeypatch.setattr(
-        training, "train_to_result", lambda *_, make_start_params, **__: make_start_params()
-    )
+    again = corpus.load(run.data)
+    assert again.tokenizer.sha256 == data.tokenizer.sha256
+    start = lambda *_, make_start_params, **__: make_start_params()
+    monkeypatch.setattr(training, "train_to_result", start)
     with Workdir(tmp_path / "second", config, paths=pretrain.PATHS) as workdir:
-        params = pretrain.train(run, corpus.load(run.data), workdir)
+        params = pretrain.train(run, again, workdir)
     assert_close(params, from_pretrained(folder)[1]["params"], SAME_ARITHMETIC)
-
-
-@pytest.mark.slow(minutes=0.1)
-def test_run_starts_from_the_model_of_another(finished, tmp_path):
-    """At a learning rate near zero, the last state equals the initial model."""
-    config, run, folder = continued(finished)
-    with Workdir(tmp_path / "second", config, paths=pretrain.PATHS) as workdir:
-        pretrain.train(run, corpus.load(run.data), workdir)
-    (one, first), (other, second) = (
-        from_pretrained(folder),
-        from_pretrained(tmp_path / "second/model"),
-    )
-    assert one == other
-    assert_close(second, first, SAME_ARITHMETIC)
 
 
 def test_rejects_sizes_with_a_checkpoint(finished, tmp_path):
     checkpoint = str(finished[0] / "run/model")
     config = runs.pretrain_sections(tmp_path / "text", init={"checkpoint": checkpoint})
-    with pytest.raises(
-        ValueError, match=r"model\.\w+: with init\.checkpoint the sizes are the check"
-    ):
+    with pytest.raises(ValueError, match=r"model\.\w+: with init\.checkpoint"):
         pretrain.prepare(config)
-
-
-def test_rejects_a_tokenizer_larger_than_the_checkpoint(finished, tmp_path):
-    config = runs.pretrain_sections(tmp_path / "other", data={"vocab_size": 80})
-    larger = corpus.load(pretrain.prepare(config).data)
-    larger.tokenizer.save(tmp_path / "larger")
-    config = runs.changed(
-        runs.pretrain_config.get_config("checkpoint"),
-        {
-            "data": {**config["data"], "tokenizer": str(tmp_path / "larger")},
-            "init": {"checkpoint": str(finished[0] / "run/model")},
-            "train": {"batch_size": 8},
-        },
-    )
-    run = pretrain.prepare(config)
-    with (
-        Workdir(tmp_path / "run", config, paths=pretrain.PATHS) as workdir,
-        pytest.raises(
-            ValueError, match=r"The tokenizer has 62 tokens and the model 60: they do not"
-        ),
-    ):
-        pretrain.train(run, corpus.load(run.data), workdir)
 
 
 def test_rejects_other_data_in_the_same_folder(finished):
     folder, _, _ = finished
     with pytest.raises(ConfigDiffers, match=r"data\.vocab_size: 60 in the run, 70 now"):
-        runs.pretrained(folder / "text", folder / "run", data={"vocab_size": 70})
+        runs.pretrained(folder / "text", folder / "run", **SOFTMAX, data={"vocab_size": 70})
 
 
 def test_baselines_are_computed_from_counts(finished):
@@ -287,13 +222,9 @@ def test_baselines_are_computed_from_counts(finished):
 
 
 @pytest.mark.slow(minutes=0.2)
-@pytest.mark.parametrize("attention", ["softmax", "linear"])
+@pytest.mark.parametrize("attention", ["nystrom", "linear"])
 def test_other_attentions_train_too(tmp_path, attention):
-    result, _ = runs.pretrained(
-        tmp_path / "text",
-        tmp_path / "run",
-        f"demo,attention={attention}",
-        attention={"conv_kernel_size": 0} if attention == "softmax" else {},
-    )
+    argument = f"demo,attention={attention}"
+    result, _ = runs.pretrained(tmp_path / "text", tmp_path / "run", argument)
     assert result["attention"] == attention
     assert from_pretrained(tmp_path / "run/model")[0].config.attention == attention

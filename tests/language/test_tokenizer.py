@@ -74,33 +74,8 @@ def test_bert_vocabulary_keeps_capitals_if_configured(tmp_path):
     path = write_bert(tmp_path)
     assert tokens(load_tokenizer(path, lowercase=False), "A a") == ["[UNK]", "a"]
     texts.write(tmp_path / "tokenizer_config.json", '{"do_lower_case": false}')
-    assert tokens(load_tokenizer(tmp_path), "A a") == ["[UNK]", "a"]
-
-
-def test_bert_vocabulary_has_the_configured_normalizer(tmp_path):
-    texts.write(tmp_path / "vocab.txt", "\n".join([*BERT[:5], "é", "e", "中文"]))
-    file = tmp_path / "tokenizer_config.json"
-    assert tokens(load_tokenizer(tmp_path), "É 中文") == ["e", "[UNK]", "[UNK]"]
-    texts.write(file, '{"strip_accents": null}')
-    assert tokens(load_tokenizer(tmp_path), "É") == ["e"]
-    texts.write(file, '{"strip_accents": false, "tokenize_chinese_chars": false}')
-    assert tokens(load_tokenizer(tmp_path), "É 中文") == ["é", "中文"]
-
-
-@pytest.mark.parametrize(
-    ("config", "word"),
-    [
-        ("[]", "JSON object"),
-        ('{"do_lower_case": false,', "JSON"),
-        ('{"do_lower_case": "false"}', "do_lower_case"),
-        ('{"tokenize_chinese_chars": null}', "tokenize_chinese_chars"),
-    ],
-)
-def test_invalid_options_of_a_bert_vocabulary_are_an_error(tmp_path, config, word):
-    write_bert(tmp_path)
-    texts.write(tmp_path / "tokenizer_config.json", config)
-    with pytest.raises(ValueError, match=word):
-        load_tokenizer(tmp_path)
+    for given in (tmp_path, path):
+        assert tokens(load_tokenizer(given), "A a") == ["[UNK]", "a"]
 
 
 @pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "", "x.vocab.json", "x.merges.txt"])
@@ -169,13 +144,9 @@ def test_word_starts(tmp_path):
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "metaspace", "trained"])
 def test_no_text_encodes_to_special_tokens(tmp_path, kind, trained):
-    tokenizer = trained
-    if kind == "metaspace":
-        metaspace().save(str(tmp_path / "tokenizer.json"))
-        tokenizer = load_tokenizer(tmp_path)
-    elif kind != "trained":
-        write = {"bert": write_bert, "roberta": write_roberta}[kind]
-        tokenizer = load_tokenizer(write(tmp_path))
+    metaspace().save(str(tmp_path / "tokenizer.json"))
+    path = {"bert": write_bert, "roberta": write_roberta}.get(kind, lambda folder: folder)(tmp_path)
+    tokenizer = trained if kind == "trained" else load_tokenizer(path)
     written = ["a [MASK] b", "[CLS]the[SEP]", "<s> <mask></s><pad>", "[PAD]", "the the"]
     encoded = tokenizer.encode(written)
     special = {*tokenizer.special_ids} - {tokenizer.unk_id}
@@ -184,11 +155,6 @@ def test_no_text_encodes_to_special_tokens(tmp_path, kind, trained):
     with_spans = tokenizer.encode_with_spans(written)
     assert [ids for ids, _ in with_spans] == encoded
     assert with_spans[-1][1][-1][1] == len("the the")
-
-
-def test_name_of_a_special_token_is_encoded_as_text(tmp_path):
-    bert = load_tokenizer(write_bert(tmp_path))
-    assert tokens(bert, "a[MASK]b") == ["a", "[", "[UNK]", "]", "b"]
 
 
 def test_special_tokens_that_a_user_added_remain_tokens(tmp_path):
@@ -207,21 +173,17 @@ def test_special_tokens_that_a_user_added_remain_tokens(tmp_path):
 
 
 def test_other_tokenizers_have_other_hashes(tmp_path, trained):
+    """Also those that differ in which added tokens are special, and so are not masked in pretraining."""
     path = write_bert(tmp_path)
-    hashes = {load_tokenizer(path).sha256, load_tokenizer(path, lowercase=False).sha256}
-    assert len({*hashes, trained.sha256}) == 3
-    assert load_tokenizer(path).sha256 in hashes
-
-
-def test_hash_depends_on_which_added_tokens_are_special(tmp_path):
-    """Special tokens are not masked in pretraining."""
-    hashes = set()
+    hashes = [trained.sha256]
+    hashes += [load_tokenizer(path, lowercase=lowercase).sha256 for lowercase in (True, False)]
     for kind in ("add_tokens", "add_special_tokens"):
-        backend = load_tokenizer(write_bert(tmp_path / kind)).backend
+        backend = load_tokenizer(path).backend
         getattr(backend, kind)([tokenizers.AddedToken("<e1>", normalized=False)])
-        backend.save(str(tmp_path / kind / "tokenizer.json"))
-        hashes.add(load_tokenizer(tmp_path / kind).sha256)
-    assert len(hashes) == 2
+        backend.save(str(tmp_path / "tokenizer.json"))
+        hashes.append(load_tokenizer(tmp_path / "tokenizer.json").sha256)
+    assert len(set(hashes)) == 5
+    assert load_tokenizer(path).sha256 == hashes[1]
 
 
 # --- Training
@@ -250,33 +212,12 @@ def test_a_trained_tokenizer_knows_its_words(trained):
     assert trained.vocab_size <= 211
     assert tokens(trained, "Cat mountain CAFÉ.") == ["cat", "mountain", "cafe", "."]
     assert trained.decode(trained.encode(["the cat sat."])[0]) == "the cat sat."
+    assert not any(trained.unk_id in ids for ids in trained.encode(texts.documents(97)))
 
 
 def test_cased_tokenizer_keeps_capitals():
     cased = texts.trained_tokenizer(texts.documents(97), 211, lowercase=False)
-    assert tokens(cased, "café") == ["café"]
-    assert tokens(cased, "The cat") == ["The", "cat"]
-
-
-def test_every_part_of_the_training_text_has_tokens(trained):
-    unknown = [
-        id for ids in trained.encode(texts.documents(97)) for id in ids if id == trained.unk_id
-    ]
-    assert unknown == []
-
-
-@pytest.mark.peers
-def test_transformers_opens_a_saved_tokenizer(tmp_path, trained):
-    transformers = pytest.importorskip("transformers")
-    trained.save(tmp_path)
-    assert load_tokenizer(tmp_path).sha256 == trained.sha256
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    [first], [second] = trained.encode(["The cat sat."]), trained.encode(["Over the river."])
-    assert theirs("The cat sat.", "Over the river.").input_ids == [
-        *(trained.cls_id, *first, trained.sep_id),
-        *(*second, trained.sep_id),
-    ]
-    assert (theirs.mask_token_id, theirs.pad_token_id) == (trained.mask_id, trained.pad_id)
+    assert tokens(cased, "The café") == ["The", "café"]
 
 
 # --- The settings of published tokenizers, compared with transformers
@@ -323,6 +264,7 @@ ADDED = {
 SETTINGS = {
     "cased": {"do_lower_case": False},
     "accents": {"do_lower_case": True, "strip_accents": False},
+    "accents by case": {"strip_accents": None},
     "chinese": {"tokenize_chinese_chars": False, "do_lower_case": False},
     "decoder": {"added_tokens_decoder": ADDED},
     "additional": {"additional_special_tokens": MORE[:2]},
@@ -406,7 +348,7 @@ def test_a_model_of_ours_with_the_vocabulary_of_bert_has_its_tokenizer(tmp_path)
 
 
 def test_rejects_a_missing_tokenizer(tmp_path):
-    for path, word in ((tmp_path / "x", "/x does not exist"), (tmp_path, "contains no tokenizer")):
+    for path, word in ((tmp_path / "x", "/x does not exist"), (tmp_path, "no tokenizer")):
         with pytest.raises(FileNotFoundError, match=word):
             load_tokenizer(path)
     texts.write(tmp_path / "vocab.json", "{}")
@@ -432,9 +374,24 @@ def test_rejects_a_missing_tokenizer(tmp_path):
 )
 def test_rejects_files_that_are_not_tokenizers(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=rf"/{name} is not a tokenizer") as caught:
+    with pytest.raises(ValueError, match=rf"/{name} is not a tokenizer"):
         load_tokenizer(tmp_path / name)
-    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        ("[]", "JSON object"),
+        ('{"do_lower_case": false,', "JSON"),
+        ('{"do_lower_case": "false"}', "do_lower_case"),
+        ('{"tokenize_chinese_chars": null}', "tokenize_chinese_chars"),
+    ],
+)
+def test_invalid_options_of_a_bert_vocabulary_are_an_error(tmp_path, config, word):
+    write_bert(tmp_path)
+    texts.write(tmp_path / "tokenizer_config.json", config)
+    with pytest.raises(ValueError, match=word):
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -444,15 +401,12 @@ def test_rejects_files_that_are_not_tokenizers(tmp_path, name, content):
         (models.BPE({token: i for i, token in enumerate(BERT)}, []), "where words begin"),
     ],
 )
-def test_rejects_a_tokenizer_of_another_kind_of_model(tmp_path, model, words):
-    backend = tokenizers.Tokenizer(model)
-    backend.post_processor = processors.TemplateProcessing()
-    backend.save(str(tmp_path / "tokenizer.json"))
+def test_rejects_a_tokenizer_of_another_kind_of_model(model, words):
     with pytest.raises(ValueError, match=words):
-        load_tokenizer(tmp_path)
+        Tokenizer.from_backend(tokenizers.Tokenizer(model), "x")
 
 
 def test_rejects_a_small_vocabulary_and_empty_text():
-    for documents, size, word in ((texts.documents(97), 20, "vocab_size"), ([" \n"], 20, "empty")):
+    for documents, word in ((texts.documents(97), "vocab_size"), ([" \n"], "empty")):
         with pytest.raises(ValueError, match=word):
-            texts.trained_tokenizer(documents, size)
+            texts.trained_tokenizer(documents, 20)

@@ -46,27 +46,27 @@ def relative_change(actual, expected):
 class TestPadding:
     """The same tokens, padded to twice the length, the padding masked."""
 
-    def test_ours_is_unchanged(self, rngs, ours):
+    @pytest.fixture
+    def both(self, rngs):
         x = random_input(rngs, 1, LENGTH)
         padded = jnp.pad(x, ((0, 0), (0, LENGTH), (0, 0)), constant_values=3.0)
-        mask = mask_of_lengths([LENGTH], 2 * LENGTH)
+        return x, padded, mask_of_lengths([LENGTH], 2 * LENGTH)
+
+    def test_ours_is_unchanged(self, both, ours):
+        x, padded, mask = both
         assert_close(ours(padded, mask)[:, :LENGTH], ours(x), REFERENCE)
 
-    def test_hugging_face_changes(self, rngs):
-        x = random_input(rngs, 1, LENGTH)
-        padded = jnp.pad(x, ((0, 0), (0, LENGTH), (0, 0)), constant_values=3.0)
-        mask = mask_of_lengths([LENGTH], 2 * LENGTH)
+    def test_hugging_face_changes(self, both):
+        x, padded, mask = both
         expected = modules.huggingface(LENGTH)(modules.tensors(x))[0]
         actual = modules.huggingface(2 * LENGTH)(modules.tensors(padded), modules.additive(mask))[0]
         assert relative_change(actual.detach()[:, :LENGTH], expected.detach()) > 0.05
 
-    def test_lucidrains_changes(self, rngs):
-        x = random_input(rngs, 1, LENGTH)
-        padded = jnp.pad(x, ((0, 0), (0, LENGTH), (0, 0)), constant_values=3.0)
-        mask = torch.tensor(np.asarray(mask_of_lengths([LENGTH], 2 * LENGTH)))
+    def test_lucidrains_changes(self, both):
+        x, padded, mask = both
         module = modules.lucidrains()
         expected = module(modules.tensors(x))
-        actual = module(modules.tensors(padded), mask=mask)
+        actual = module(modules.tensors(padded), mask=torch.tensor(np.asarray(mask)))
         assert relative_change(actual.detach()[:, :LENGTH], expected.detach()) > 0.05
 
 

@@ -227,71 +227,73 @@ class Harmful:
         return print, ("run",)
 
 
-class TestErrors:
-    """Each error is one line, and nothing is written."""
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "model" / "cp-0099.model"
+    save(Bert(code=True), path, CODE, without=("sen_", "model.pooler"))
+    return path
 
-    @pytest.fixture
-    def path(self, tmp_path):
-        path = tmp_path / "model" / "cp-0099.model"
-        save(Bert(code=True), path, CODE, without=("sen_", "model.pooler"))
-        return path
 
-    @pytest.fixture
-    def refused(self, tmp_path, path, capsys):
-        def run():
-            assert main(["convert", str(path), str(tmp_path / "ours")]) == 2
-            said = capsys.readouterr()
-            assert said.out == ""
-            assert said.err.count("\n") == 1
-            assert not (tmp_path / "ours").exists()
-            return said.err
+def write_config(path, **changes):
+    (path.parent.parent / "config.json").write_text(json.dumps({"model": {**CODE, **changes}}))
 
-        return run
 
-    @pytest.mark.parametrize(
-        ("changes", "word"),
-        [
-            ({"attn_type": "linformer"}, "attn_type"),
-            ({"max_seq_len": 7}, "position_embeddings.weight is [22, 12], needs [7, 12]"),
-            ({"num_head": None}, "num_head"),
-            ({"dropout_prob": None}, "dropout"),
-            ({"num_layers": 3}, "encoder.layer.2"),
-        ],
-    )
-    def test_inconsistent_config(self, path, refused, changes, word):
-        config = json.dumps({"model": {**CODE, **changes}})
-        (path.parent.parent / "config.json").write_text(config)
-        assert word in refused()
+def write_tensor(path, name, *shape):
+    tensors = torch.load(path)["model_state_dict"]
+    torch.save({**tensors, f"model.{name}.weight": torch.ones(shape)}, path)
 
-    @pytest.mark.parametrize(
-        ("name", "shape", "words"),
-        [
-            ("embeddings.position_embeddings", (LENGTH + 2, 6), "needs [20, 12]"),
-            ("transformer_0.mha.W_q", (15, DIM), "query.weight is [15, 12], needs [12, 12]"),
-            ("transformer_1.ff1", (8, DIM), "intermediate.dense.weight is [8, 12], needs [7, 12]"),
-        ],
-    )
-    def test_inconsistent_tensors(self, path, refused, name, shape, words):
-        tensors = torch.load(path)["model_state_dict"]
-        torch.save({**tensors, f"model.{name}.weight": torch.ones(shape)}, path)
-        assert words in refused()
 
-    def test_not_a_checkpoint(self, path, refused):
-        torch.save({"seq_classifer.mlpblock.0.weight": torch.ones(3)}, path)
-        assert "not a checkpoint" in (said := refused())
-        assert "lra.pretrained.load_authors_checkpoint" in said
-        torch.save([1, 2], path)
-        assert "no state dict" in refused()
+def cut(path, kept):
+    path.write_bytes(path.read_bytes()[:kept])
 
-    def test_pickle_that_runs_code(self, path, refused):
-        torch.save({"model_state_dict": Harmful()}, path)
-        assert "more than tensors" in refused()
 
-    @pytest.mark.parametrize("kept", [0, 100, -50])
-    def test_corrupt_file(self, path, refused, kept):
-        path.write_bytes(path.read_bytes()[:kept])
-        assert "corrupt" in refused()
+INVALID = [
+    (lambda path: write_config(path, attn_type="linformer"), "attn_type"),
+    (
+        lambda path: write_config(path, max_seq_len=7),
+        "position_embeddings.weight is [22, 12], needs [7, 12]",
+    ),
+    (lambda path: write_config(path, num_head=None), "num_head"),
+    (lambda path: write_config(path, dropout_prob=None), "dropout"),
+    (lambda path: write_config(path, num_layers=3), "encoder.layer.2"),
+    (
+        lambda path: write_tensor(path, "embeddings.position_embeddings", LENGTH + 2, 6),
+        "needs [20, 12]",
+    ),
+    (
+        lambda path: write_tensor(path, "transformer_0.mha.W_q", 15, DIM),
+        "query.weight is [15, 12], needs [12, 12]",
+    ),
+    (
+        lambda path: write_tensor(path, "transformer_1.ff1", 8, DIM),
+        "intermediate.dense.weight is [8, 12], needs [7, 12]",
+    ),
+    (
+        lambda path: torch.save({"seq_classifer.mlpblock.0.weight": torch.ones(3)}, path),
+        "lra.pretrained.load_authors_checkpoint",
+    ),
+    (lambda path: torch.save([1, 2], path), "no state dict"),
+    (lambda path: torch.save({"model_state_dict": Harmful()}, path), "more than tensors"),
+    *((lambda path, kept=kept: cut(path, kept), "corrupt") for kept in (0, 100, -50)),
+]
 
-    def test_without_torch(self, refused, monkeypatch):
-        monkeypatch.setitem(sys.modules, "torch", None)
-        assert "pip install torch" in refused()
+
+@pytest.mark.parametrize(("damage", "words"), INVALID)
+def test_an_invalid_checkpoint_is_one_line_and_nothing_is_written(
+    tmp_path, path, capsys, damage, words
+):
+    damage(path)
+    assert_refused(tmp_path, path, capsys, words)
+
+
+def assert_refused(tmp_path, path, capsys, words):
+    assert main(["convert", str(path), str(tmp_path / "ours")]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert words in said.err
+    assert not (tmp_path / "ours").exists()
+
+
+def test_without_torch_the_error_names_the_package(tmp_path, path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert_refused(tmp_path, path, capsys, "pip install torch")

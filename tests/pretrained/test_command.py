@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-from nystromformer_jax.models import NystromformerForTokenClassification
 from nystromformer_jax.pretrained import files, from_pretrained
 from nystromformer_jax.pretrained.__main__ import main
 from tests.pretrained import tiny
@@ -54,14 +53,6 @@ def test_convert_writes_model_tokenizer_and_labels(tmp_path, capsys):
     assert same_bits(read, variables)
 
 
-def test_converts_to_another_head(tmp_path):
-    tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
-    name = "--model_class=NystromformerForTokenClassification"
-    assert main(["convert", str(tmp_path / "bert"), str(tmp_path / "ours"), name]) == 0
-    model, _ = from_pretrained(tmp_path / "ours")
-    assert isinstance(model, NystromformerForTokenClassification)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -97,26 +88,26 @@ def test_errors_print_one_line_and_write_nothing(
 
 
 def test_tokenizer_of_a_longer_model_truncates_later(tmp_path):
+    """A tokenizer without a length is copied unchanged."""
     tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
     tokenizer = {"version": "1.0", "truncation": {"max_length": 13, "stride": 0}, "model": {}}
     (tmp_path / "bert" / "tokenizer.json").write_text(json.dumps(tokenizer))
-    config = {"do_lower_case": False, "model_max_length": 13, "max_len": 13}
-    (tmp_path / "bert" / "tokenizer_config.json").write_text(json.dumps(config))
-    for max_len in (26, 13):
-        dest = tmp_path / str(max_len)
+    file = tmp_path / "bert" / "tokenizer_config.json"
+
+    def converted(config, max_len):
+        file.write_text(config)
+        dest = tmp_path / f"{max_len} {len(config)}"
         assert main(["convert", str(tmp_path / "bert"), str(dest), f"--max_len={max_len}"]) == 0
-        written = json.loads((dest / "tokenizer_config.json").read_text())
-        assert written == {**config, "model_max_length": max_len, "max_len": max_len}
         written = json.loads((dest / "tokenizer.json").read_text())
         assert written["truncation"] == {"max_length": max_len, "stride": 0}
+        return (dest / "tokenizer_config.json").read_text()
 
-
-def test_tokenizer_without_a_length_is_copied_unchanged(tmp_path):
-    tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
-    text = '{"do_lower_case":   false}'
-    (tmp_path / "bert" / "tokenizer_config.json").write_text(text)
-    assert main(["convert", str(tmp_path / "bert"), str(tmp_path / "ours"), "--max_len=26"]) == 0
-    assert (tmp_path / "ours" / "tokenizer_config.json").read_text() == text
+    config = {"do_lower_case": False, "model_max_length": 13, "max_len": 13}
+    for max_len in (26, 13):
+        written = json.loads(converted(json.dumps(config), max_len))
+        assert written == {**config, "model_max_length": max_len, "max_len": max_len}
+    without = '{"do_lower_case":   false}'
+    assert converted(without, 26) == without
 
 
 def test_a_full_disk_ends_the_conversion_with_exit_code_1(tmp_path, capsys, monkeypatch):

@@ -31,6 +31,8 @@ tokenizers = pytest.importorskip("tokenizers", reason="needs the extra `language
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat", "dog", "sat", "on", "mat"]
 TEXTS = ["a cat", "", "a dog sat on a mat on a mat", "dog", "sat on a mat", "mat " * 8]
 MAX_LEN = 13
+# Exact attention without a convolution compiles in a fraction of the time.
+SMALL = {"num_layers": 1, "attention": "softmax", "conv_kernel_size": 0}
 
 
 def write_tokenizer(folder, words=WORDS):
@@ -53,7 +55,7 @@ def make(tmp_path):
     """Returns a language model of one layer, in batches of 3 padded to 8 or 13 tokens."""
 
     def make(name="NystromformerForMaskedLM", base_len=8, **changes):
-        model = MODELS[name](dataclasses.replace(tiny.CONFIG, **{"num_layers": 1} | changes))
+        model = MODELS[name](dataclasses.replace(tiny.CONFIG, **SMALL | changes))
         save_pretrained(tmp_path, model, tiny.random_variables(model))
         write_tokenizer(tmp_path)
         return load(tmp_path, batch_size=3, base_len=base_len)
@@ -86,7 +88,7 @@ def logits_of(language_model, batch):
 @pytest.mark.parametrize("pooling", ["mean", "first"])
 @pytest.mark.slow_except("mean")
 def test_embeddings_equal_those_of_texts_padded_to_the_longest(make, pooling):
-    language_model = make()
+    language_model = make(attention="nystrom")
     batch = padded(TEXTS)
     hidden = np.asarray(last_hidden_states(language_model, batch))
     mean = hidden.mean(axis=1, where=np.asarray(batch[1])[..., None])
@@ -119,25 +121,25 @@ def test_embeddings_of_an_earlier_layer(make):
     for layer in (0, 1, -3):
         expected = np.asarray(states[layer])[0, :4].mean(axis=0)  # two words and two special tokens
         assert_close(language_model.embed(["a cat"], layer=layer)[0], expected, REFERENCE)
-    with pytest.raises(ValueError, match="layer must be from -3 to 2 in this model, got 3"):
+    with pytest.raises(ValueError, match="from -3 to 2"):
         language_model.embed(["a cat"], layer=3)
 
 
+@pytest.mark.slow_except("4-6-8")
 @pytest.mark.parametrize(
     ("num_tokens", "base_len", "padded_len"), [(11, 8, 12), (12, 6, 12), (4, 6, 8), (32, 8, 12)]
 )
 def test_layouts_other_than_real_are_padded_to_a_multiple_of_m(
     make, tmp_path, num_tokens, base_len, padded_len
 ):
-    make(num_landmarks=4)  # 13 positions
+    make(attention="nystrom", num_landmarks=4)  # 13 positions
     language_model = load(tmp_path, batch_size=1, base_len=base_len, quirks="hf")
-    text = "cat " * (num_tokens - 2)
     kept = min(num_tokens, 12)
     inputs = np.zeros((1, padded_len), int)
     inputs[0, :kept] = [2, *[WORDS.index("cat")] * (kept - 2), 3]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TruncationWarning)
-        found = language_model.embed([text])
+        found = language_model.embed(["cat " * (num_tokens - 2)])
     hidden = last_hidden_states(language_model, (inputs, inputs > 0, np.zeros_like(inputs)))
     assert_close(found[0], np.asarray(hidden)[0, :kept].mean(axis=0), REFERENCE)
 
@@ -241,7 +243,7 @@ def test_a_word_without_tokens_is_outside_of_entities(make):
 def test_long_texts_are_truncated_with_one_warning(make):
     language_model = make()
     long = "cat " * 50
-    with pytest.warns(TruncationWarning, match="2 of 4 texts are truncated to 13 tokens") as caught:
+    with pytest.warns(TruncationWarning, match="2 of 4 texts") as caught:
         found = language_model.embed([long, "a cat", "dog", long])
     assert len(caught) == 1
     assert_close(found, language_model.embed(["cat " * 11, "a cat", "dog", "cat " * 11]), REFERENCE)
@@ -261,7 +263,7 @@ def test_empty_lists_and_texts_without_tokens(make, tmp_path):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.slow_except("NystromformerForMultipleChoice", "NystromformerForPreTraining")
+@pytest.mark.slow_except("NystromformerForMultipleChoice")
 def test_every_model_gives_embeddings(make, name):
     assert np.isfinite(make(name).embed(["a cat"])).all()
 
@@ -274,23 +276,22 @@ SEQUENCES, ANSWERS, TAGS = (
 ERRORS = [
     ({}, "classify", (["a cat"],), {}, f"needs a {SEQUENCES}"),
     ({}, "answer", ("who", "a cat"), {}, f"needs a {ANSWERS}"),
-    ({}, "fill_mask", ("a cat",), {}, "is missing in 'a cat'"),
+    ({}, "fill_mask", ("a cat",), {}, "is missing"),
     ({}, "fill_mask", (["[MASK]"],), {}, "got list"),
-    ({}, "embed", ("a cat",), {}, "Pass a list"),
-    ({}, "embed", (None,), {}, "Pass a list"),
+    *(({}, "embed", texts, {}, "Pass a list") for texts in (("a cat",), (None,))),
     ({}, "embed", (["a"],), {"input_ids": [[1]]}, "Pass a list"),
-    ({}, "embed", (["a cat", float("nan")],), {}, "number 1 is nan"),
+    ({}, "embed", (["a cat", float("nan")],), {}, "number 1"),
     ({}, "embed", (), {"input_ids": [[5]], "special_tokens_mask": [[0]]}, "special_tokens_mask"),
-    ({}, "embed", (), {"attention_mask": [[1]]}, "input_ids is missing"),
+    ({}, "embed", (), {"attention_mask": [[1]]}, "input_ids"),
     ({}, "embed", (), {"input_ids": [[5] * 14]}, "14 tokens"),
     ({}, "embed", (), {"input_ids": [[5, 11]]}, "from 0 to 10"),
-    ({}, "embed", (), {"input_ids": [[5]], "attention_mask": [[-10000]]}, "must be 1 at real"),
-    ({}, "embed", (), {"input_ids": [[5, 6]], "attention_mask": [[1]]}, "equal length; row 0"),
+    ({}, "embed", (), {"input_ids": [[5]], "attention_mask": [[-10000]]}, "1 at real"),
+    ({}, "embed", (), {"input_ids": [[5, 6]], "attention_mask": [[1]]}, "row 0"),
     ({"name": ANSWERS}, "answer", ("a", ["a cat"]), {}, "one context"),
     ({"name": ANSWERS}, "answer", ("cat " * 9, "a"), {}, "too many tokens"),
-    ({"name": SEQUENCES}, "fill_mask", ("[MASK]",), {}, "needs a NystromformerForMaskedLM"),
+    ({"name": SEQUENCES}, "fill_mask", ("[MASK]",), {}, "NystromformerForMaskedLM"),
     ({"name": SEQUENCES}, "regress", (["a"],), {}, "one output"),
-    ({"name": SEQUENCES, "num_labels": 1}, "classify", (["a"],), {}, "predicts numbers"),
+    ({"name": SEQUENCES, "num_labels": 1}, "classify", (["a"],), {}, "numbers"),
     ({"name": TAGS}, "tag", (["a cat"],), {}, "lists of words"),
     ({"name": TAGS}, "tag", ([["cat"] * 12],), {}, "at most 13"),
 ]
@@ -327,7 +328,7 @@ def test_names_of_the_hub_are_downloaded(make, tmp_path, monkeypatch):
     assert asked == [("owner/model", True)]
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / "pytorch_model.bin").write_bytes(b"no pickle")
-    with pytest.raises((ValueError, ImportError), match=r"pytorch_model\.bin (is not|was written)"):
+    with pytest.raises((ValueError, ImportError), match=r"pytorch_model\.bin"):
         load("owner/model")
     assert asked[1:] == [("owner/model", True), ("owner/model", False)]
 
@@ -335,12 +336,11 @@ def test_names_of_the_hub_are_downloaded(make, tmp_path, monkeypatch):
         raise OSError("no network")
 
     hub.snapshot_download = offline
-    command = "hf download owner/model --local-dir FOLDER"
-    with pytest.raises(FileNotFoundError, match=f"{command} failed: no network"):
-        load("owner/model")
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # as if it were not installed
-    with pytest.raises(FileNotFoundError, match=f"or run {command} elsewhere"):
-        load("owner/model")
+    for module, words in ((hub, "no network"), (None, "elsewhere")):  # None: not installed
+        monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+        command = "hf download owner/model --local-dir FOLDER"
+        with pytest.raises(FileNotFoundError, match=f"{command} .*{words}"):
+            load("owner/model")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         load(tmp_path / "none")
 
@@ -362,15 +362,3 @@ def test_tokenizers_of_transformers_give_the_same(make):
     assert other.fill_mask("a [MASK]") == language_model.fill_mask("a [MASK]")
     tokens = theirs(TEXTS, padding=True, return_tensors="np")
     assert_close(other.embed(**tokens), language_model.embed(TEXTS), REFERENCE)
-
-
-@pytest.mark.peers
-def test_a_tokenizer_without_tokenizer_json_is_read_by_transformers(make, tmp_path):
-    pytest.importorskip("transformers", reason="needs the extra `peers`")
-    language_model = make(attention="softmax", conv_kernel_size=0)  # saved as BERT
-    expected = language_model.embed(TEXTS)
-    (tmp_path / "tokenizer.json").unlink()
-    (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
-    again = load(tmp_path, batch_size=3, base_len=8)
-    assert_close(again.embed(TEXTS), expected, REFERENCE)
-    assert again.fill_mask("a [MASK]") == language_model.fill_mask("a [MASK]")

@@ -265,13 +265,10 @@ def test_given_labels_are_written_in_both_directions():
         write(config, {"id2label": {"0": "no"}})
 
 
-def test_question_answering_is_saved_with_two_labels():
-    """transformers makes an output per label, and raises an error if there are other than two."""
+def test_values_that_transformers_needs_are_written(tmp_path):
+    """It makes an output per label of a question, and accepts only two; BERT's padding has id 0."""
     written = write(dataclasses.replace(CONFIG, num_labels=3), head="QuestionAnswering")
     assert written["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
-
-
-def test_default_pad_token_id_of_bert_is_written(tmp_path):
     written = write(config_of_bert(tmp_path, ("pad_token_id",), attention="nystrom"))
     assert (written["model_type"], written["pad_token_id"]) == ("nystromformer", 0)
 

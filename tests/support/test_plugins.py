@@ -64,13 +64,13 @@ class Biased(nn.Module):
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        ("my_package.attention:CosFormr", "has no 'CosFormr'; did you mean CosFormer?"),
-        ("my_package.atention:CosFormer", "has no module 'atention'; did you mean attention?"),
-        ("mypackage.attention:CosFormer", "No module 'mypackage' .* PYTHONPATH"),
-        ("my_package.attention:jnp", "must be a subclass of flax.linen.Module, not <module"),
-        ("my_package.attention:Path:x", "is not of the form module:name"),
-        ("my_package.majority:Task", "must be a subclass of flax.linen.Module"),
-        (f"{COSFORMER},maxlen=3", "no option 'maxlen'; did you mean max_len?"),
+        ("my_package.attention:CosFormr", "did you mean CosFormer"),
+        ("my_package.atention:CosFormer", "did you mean attention"),
+        ("mypackage.attention:CosFormer", "PYTHONPATH"),
+        ("my_package.attention:jnp", r"flax\.linen\.Module"),
+        ("my_package.attention:Path:x", "module:name"),
+        ("my_package.majority:Task", r"flax\.linen\.Module"),
+        (f"{COSFORMER},maxlen=3", "did you mean max_len"),
     ],
 )
 def test_an_unknown_attention_is_one_sentence(argument, words):
@@ -80,23 +80,21 @@ def test_an_unknown_attention_is_one_sentence(argument, words):
 
 
 @pytest.mark.usefixtures("my_project")
-def test_an_unknown_task_or_option_type_is_one_sentence():
-    with pytest.raises(ValueError, match="no 'MAJORTY'; did you mean MAJORITY"):
+def test_an_unknown_task_or_option_type_is_an_error():
+    with pytest.raises(ValueError, match="did you mean MAJORITY"):
         data.describe("my_package.majority:MAJORTY")
-    with pytest.raises(
-        ValueError, match=r"majority:load must be an lra\.data\.TaskInfo, not <func"
-    ):
+    with pytest.raises(ValueError, match=r"lra\.data\.TaskInfo"):
         data.load(DataConfig(task="my_package.majority:load", max_len=64))
-    with pytest.raises(ValueError, match=r"attention\.max_len: needs an int, got 'long'"):
+    with pytest.raises(ValueError, match=r"attention\.max_len: needs an int"):
         train.prepare(listops.get_config(f"{COSFORMER},max_len=long").to_dict())
 
 
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("import jax\nx = undefined", r"NameError: name 'undefined' .* \(.*broken\.py, line 2\)"),
+        ("import jax\nx = undefined", r"NameError: .*broken\.py, line 2"),
         ("def f(:", r"SyntaxError: .*broken\.py, line 1"),
-        ("import no_such_module_anywhere", "ModuleNotFoundError: No module named 'no_such_mod"),
+        ("import no_such_module_anywhere", r"ModuleNotFoundError: .*no_such_mod"),
     ],
 )
 def test_an_error_of_the_module_is_shown(my_project, code, words):
@@ -225,7 +223,12 @@ def checked(in_repository, monkeypatch):
 @pytest.mark.parametrize(
     ("config", "flags", "label"),
     [
-        ("configs/listops.py:softmax", ["--config.model.num_layers=1"], "softmax, num_layers=1"),
+        pytest.param(
+            "configs/listops.py:softmax",
+            ["--config.model.num_layers=1"],
+            "softmax, num_layers=1",
+            marks=pytest.mark.slow(minutes=0.2),
+        ),
         pytest.param(
             f"configs/listops.py:{COSFORMER},max_len=2048",
             ["--config.model.stem=(3,)"],

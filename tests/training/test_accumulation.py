@@ -55,9 +55,10 @@ def test_language_models_follow_the_same_rule():
     assert run.fit.train.accumulation == run.fit.train.batch_size // 2 == 128
 
 
-def test_devices_divide_their_own_rows():
+def test_devices_divide_their_own_rows_and_a_given_number_is_kept():
     run = train.prepare(config(), jax.devices()[:4])
     assert run.fit.train.accumulation == 16  # 64 rows per device, 4 rows of half a MiB per part
+    assert prepare(config(accumulation=4)).fit.train.accumulation == 4
 
 
 @pytest.mark.parametrize(("cores", "parts"), [(1, 64), (2, 64), (8, 16), (64, 2), (1024, 1)])
@@ -90,10 +91,6 @@ def test_parts_divide_the_batch_and_are_as_large_as_the_limit_allows(rows, size,
     assert all(rows // p * size > limit for p in fewer)
 
 
-def test_a_given_number_is_kept():
-    assert prepare(config(accumulation=4)).fit.train.accumulation == 4
-
-
 def test_runs_of_other_devices_resume_with_their_accumulation(tmp_path):
     elsewhere = prepare(config(accumulation=1)).config
     with Workdir(tmp_path, elsewhere) as run:
@@ -123,11 +120,6 @@ def test_runs_of_0_2_0_resume_with_their_parts(tmp_path):
         pass
 
 
-def test_new_runs_record_their_parts(tmp_path):
-    run = prepare(keep_accumulation(config(), tmp_path))
-    assert run.config["train"]["accumulation"] == run.fit.train.accumulation == 64
-
-
 def test_accumulation_is_that_of_the_run_if_the_config_has_none(tmp_path):
     without = {"train": {"batch_size": 4}}
     assert keep_accumulation(without, tmp_path) == without
@@ -138,6 +130,8 @@ def test_accumulation_is_that_of_the_run_if_the_config_has_none(tmp_path):
     (tmp_path / "config.json").write_text('{"seed": 1}')  # of another command
     for values in (without, config()):
         assert keep_accumulation(values, tmp_path) == values
+    run = prepare(keep_accumulation(config(), tmp_path / "new"))
+    assert run.config["train"]["accumulation"] == run.fit.train.accumulation == 64
 
 
 @pytest.mark.parametrize(

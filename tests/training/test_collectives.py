@@ -53,7 +53,6 @@ def psum_scatter(x):
     return jax.lax.psum_scatter(x, "sequence", scatter_dimension=1, tiled=True)
 
 
-@pytest.mark.parametrize("devices", [8, 4])
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
@@ -64,9 +63,10 @@ def psum_scatter(x):
         (psum_scatter, "reduce-scatter"),
     ],
 )
-def test_counts_each_kind_with_its_bytes(body, kind, devices):
-    nbytes = 4 * 8 * 3 * (devices if kind == "all-gather" else 1)
-    assert find_collectives(compiled(body, sequence=devices)) == {kind: Collectives(1, nbytes)}
+def test_counts_each_kind_with_its_bytes(body, kind):
+    for devices in (8, 4):
+        nbytes = 4 * 8 * 3 * (devices if kind == "all-gather" else 1)
+        assert find_collectives(compiled(body, sequence=devices)) == {kind: Collectives(1, nbytes)}
 
 
 def test_loops_multiply_counts():
@@ -83,17 +83,11 @@ def test_loops_multiply_counts():
     }
 
 
-def test_a_program_of_one_device_has_no_collectives():
-    text = jax.jit(jnp.sin).lower(jnp.zeros(3)).compile().as_text()
-    assert find_collectives(text) == {}
-
-
 def test_a_loop_of_unknown_length_counts_once():
-    text = program(
-        "ROOT %w = (f32[8]) while(%t), condition=%goes_on, body=%body",
-        body=["ROOT %r = f32[8]{0} all-reduce(%p), channel_id=1, to_apply=%add"],
-    )
+    body = ["ROOT %r = f32[8]{0} all-reduce(%p), channel_id=1, to_apply=%add"]
+    text = program("ROOT %w = (f32[8]) while(%t), condition=%goes_on, body=%body", body=body)
     assert find_collectives(text) == {"all-reduce": Collectives(1, 32)}
+    assert find_collectives(program("ROOT %s = f32[8]{0} sine(%p)")) == {}
 
 
 def test_both_branches_of_a_conditional_count():
@@ -185,20 +179,16 @@ def in_three_fusions(chain):
         f"way_{chain}": [gather, "ROOT %m = f32[8]{0} convolution(%p, %p), dim_labels=bf_io->bf"],
         f"end_{chain}": [gather, done + 'custom_call_target="AsyncCollectiveDone"'],
     }
-    return [
-        f"%f = f32[8]{{0}} fusion(%p), kind=kCustom, calls=%{name}" for name in fusions
-    ], fusions
+    calls = [f"%f = f32[8]{{0}} fusion(%p), kind=kCustom, calls=%{name}" for name in fusions]
+    return calls, fusions
 
 
-def test_one_collective_in_several_fusions_counts_once():
-    calls, fusions = in_three_fusions(chain=0)
-    assert find_collectives(program(*calls, **fusions)) == {"all-gather": Collectives(1, 1024)}
-    looped = program(loop(11), body=calls, **fusions)
-    assert find_collectives(looped) == {"all-gather": Collectives(11, 11 * 1024)}
-
-
-def test_two_collectives_in_several_fusions_count_twice():
+def test_a_collective_in_several_fusions_counts_once():
     calls, fusions = in_three_fusions(chain=0)
     more_calls, more_fusions = in_three_fusions(chain=1)
-    text = program(*calls, *more_calls, **fusions, **more_fusions)
-    assert find_collectives(text) == {"all-gather": Collectives(2, 2048)}
+    for text, count in (
+        (program(*calls, **fusions), 1),
+        (program(loop(11), body=calls, **fusions), 11),
+        (program(*calls, *more_calls, **fusions, **more_fusions), 2),
+    ):
+        assert find_collectives(text) == {"all-gather": Collectives(count, count * 1024)}

@@ -1,7 +1,6 @@
 """fit: logs, best step, errors, and evaluation."""
 
 import dataclasses
-import io
 import json
 import logging
 import re
@@ -26,7 +25,6 @@ from nystromformer_jax.training import (
     evaluation_batches,
     make_eval_step,
     make_mesh,
-    make_optimizer,
     make_schedule,
     training_batches,
 )
@@ -42,17 +40,7 @@ def one_device():
     return make_mesh(MeshConfig(), jax.devices()[:1])
 
 
-def test_eight_devices_equal_one(tmp_path):
-    eight = make_mesh(MeshConfig(), jax.devices())
-    tiny.train(tmp_path / "one")
-    tiny.train(tmp_path / "eight", mesh=eight)
-    one, other = (tiny.last_params(tmp_path / name, 30) for name in ("one", "eight"))
-    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
-    for a, b in zip(lines(tmp_path / "one"), lines(tmp_path / "eight"), strict=True):
-        assert a == pytest.approx(b, rel=1e-5)
-
-
-def test_training_learns_and_logs(tmp_path):
+def test_training_learns_and_logs(tmp_path, capsys):
     outcome = tiny.train(tmp_path, tiny.config(33, log=LogConfig(every_steps=10, events=False)))
     assert outcome.best_metrics["accuracy"] > 0.7
     train = [line for line in lines(tmp_path) if "train/loss" in line]
@@ -60,13 +48,14 @@ def test_training_learns_and_logs(tmp_path):
     assert [line["step"] for line in train] == [10, 20, 30, 33]  # the last step always
     assert [line["step"] for line in valid] == [10, 20, 30, 33]
     assert train[-1]["train/loss"] < train[0]["train/loss"]
-    schedule = make_schedule(tiny.config(33).optimizer, 33)
-    assert train[0]["learning_rate"] == float(schedule(9))
+    assert train[0]["learning_rate"] == float(make_schedule(tiny.config(33).optimizer, 33)(9))
     assert all(line["train/grad_norm"] > 0 for line in train)
     speed = lines(tmp_path, "speed.jsonl")
     assert [line["step"] for line in speed] == [10, 20, 30, 33]
     assert all(0 < line["input_share"] <= 1 and line["step_seconds"] > 0 for line in speed)
     assert outcome.train_seconds > 33 * outcome.speed["step_seconds"]
+    shown = capsys.readouterr().err
+    assert re.search(r"step 33/33: .*train/loss .* examples/s, 00:00 left", shown)
 
 
 def test_train_metrics_are_means_of_their_interval(tmp_path):
@@ -87,77 +76,60 @@ def test_train_metrics_are_means_of_their_interval(tmp_path):
     np.testing.assert_allclose(train, np.reshape(numbers, (6, 5)).mean(1), rtol=1e-6)
 
 
-def scripted(scores):
-    """An eval step that returns the next of `scores` as accuracy (one batch per evaluation)."""
+def scripted(scores, name="accuracy"):
+    """An eval step that returns the next of `scores` (one batch per evaluation)."""
     left = iter(scores)
-    return lambda params, batch: {"accuracy": (np.float32(next(left)), np.float32(1))}
+    return lambda params, batch: {name: (np.float32(next(left)), np.float32(1))}
 
 
-@pytest.mark.slow_except("scores1-10")
+SCRIPTED = {"validation": tiny.examples(5), "select": "accuracy"}
+
+
+@pytest.mark.slow_except("scores1-accuracy-10")
 @pytest.mark.parametrize(
-    ("scores", "best"),
-    [((0.2, 0.7, 0.7), 20), ((0.7, 0.2, 0.7), 10), ((0.1, 0.2, 0.3), 30), ((np.nan, 0.1, 0), 20)],
+    ("scores", "select", "best"),
+    [
+        ((0.2, 0.7, 0.7), "accuracy", 20),
+        ((0.7, 0.2, 0.7), "accuracy", 10),
+        ((0.1, 0.2, 0.3), "accuracy", 30),
+        ((np.nan, 0.1, 0), "accuracy", 20),
+        ((0.5, 0.2, 0.3), "loss", 20),
+    ],
 )
-def test_best_step_is_kept_and_the_earliest_wins_ties(tmp_path, scores, best):
-    outcome = tiny.train(
-        tmp_path,
-        tiny.SAVES_OFTEN,
-        eval_step=scripted(scores),
-        validation=tiny.examples(5),
-        select="accuracy",
-    )
+def test_best_step_is_kept_and_the_earliest_wins_ties(tmp_path, scores, select, best):
+    evaluation = {**SCRIPTED, "eval_step": scripted(scores, select), "select": select}
+    outcome = tiny.train(tmp_path, tiny.SAVES_OFTEN, **evaluation)
     assert outcome.best_step == best
-    assert outcome.best_metrics == {"accuracy": pytest.approx(scores[best // 10 - 1])}
+    assert outcome.best_metrics == {select: pytest.approx(scores[best // 10 - 1])}
     kept = {int(folder.name) for folder in (tmp_path / "checkpoints").iterdir()}
     best_of_the_one_before = 20 if best == 30 else best  # used if 30 is damaged
     assert kept == {best_of_the_one_before, 25, best, 30}
 
 
-@pytest.mark.slow(minutes=0.1)
-def test_the_lowest_loss_is_selected(tmp_path):
-    left = iter((0.5, 0.2, 0.3))
-    outcome = tiny.train(
-        tmp_path,
-        eval_step=lambda params, batch: {"loss": (np.float32(next(left)), np.float32(1))},
-        validation=tiny.examples(5),
-        select="loss",
-    )
-    assert outcome.best_step == 20
-
-
-def test_a_resumed_run_keeps_its_best_step(tmp_path):
-    options = {"validation": tiny.examples(5), "select": "accuracy"}
+@pytest.mark.parametrize(("max_examples", "best"), [(0, (10, 0.9)), (3, (20, 0.3))])
+def test_a_resumed_run_keeps_its_best_step_unless_it_had_fewer_examples(
+    tmp_path, max_examples, best
+):
+    """A lucky accuracy on 3 examples is not compared with those on all examples."""
+    started = tiny.config(eval=EvalConfig(every_steps=10, max_examples=max_examples))
     with pytest.raises(StopIteration):  # at the second evaluation
-        tiny.train(tmp_path, eval_step=scripted([0.9]), **options)
-    outcome = tiny.train(tmp_path, eval_step=scripted([0.3, 0.2]), **options)
-    assert (outcome.best_step, outcome.best_metrics) == (10, {"accuracy": pytest.approx(0.9)})
-
-
-def test_an_evaluation_on_fewer_examples_does_not_count_after_a_resume(tmp_path):
-    """A lucky accuracy on 5 examples is not compared with those on all examples."""
-    options = {"validation": tiny.examples(8), "select": "accuracy"}
-    few = tiny.config(eval=EvalConfig(every_steps=10, max_examples=5))
-    with pytest.raises(StopIteration):  # at the second evaluation
-        tiny.train(tmp_path, few, eval_step=scripted([0.9]), **options)
-    outcome = tiny.train(tmp_path, eval_step=scripted([0.3, 0.2]), **options)
-    assert (outcome.best_step, outcome.best_metrics) == (20, {"accuracy": pytest.approx(0.3)})
+        tiny.train(tmp_path, started, eval_step=scripted([0.9]), **SCRIPTED)
+    outcome = tiny.train(tmp_path, eval_step=scripted([0.3, 0.2]), **SCRIPTED)
+    assert (outcome.best_step, outcome.best_metrics["accuracy"]) == pytest.approx(best)
 
 
 def test_rejects_a_state_of_other_code(tmp_path, monkeypatch):
     # Not a state with other shapes: Orbax leaves reads behind after that error, which fail in later tests.
-    options = {"validation": tiny.examples(5), "select": "accuracy"}
     with pytest.raises(StopIteration):  # at the second evaluation
-        tiny.train(tmp_path, eval_step=scripted([0.9]), **options)
+        tiny.train(tmp_path, eval_step=scripted([0.9]), **SCRIPTED)
     another = lambda *_: optax.chain(optax.sgd(0.1), optax.adam(0.1))
     monkeypatch.setattr(spec_module, "make_optimizer", another)
-    with pytest.raises(
-        ValueError, match=r"checkpoint of step 10 .* has a different training state"
-    ):
-        tiny.train(tmp_path, eval_step=scripted([0.9]), **options)
+    with pytest.raises(ValueError, match=r"step 10 .* different training state"):
+        tiny.train(tmp_path, eval_step=scripted([0.9]), **SCRIPTED)
 
 
 def test_rejects_an_unknown_selection_metric_at_the_first_evaluation(tmp_path):
-    with pytest.raises(ValueError, match="select='f1' is not a validation metric: accuracy, loss"):
+    with pytest.raises(ValueError, match=r"f1.*: accuracy, loss"):
         tiny.train(tmp_path, select="f1")
     assert max(line["step"] for line in lines(tmp_path)) == 10
 
@@ -177,14 +149,10 @@ def test_every_evaluation_example_counts_once():
     batch = examples.make_batch(np.arange(37))
     logits = batch["inputs"] @ np.asarray(tiny.make_params()["kernel"])
     expected = (logits.argmax(-1) == batch["labels"]).mean()
-    for devices, batch_size in ((1, 8), (1, 5), (1, 64), (8, 16)):
+    for devices, batch_size in ((1, 5), (1, 64), (8, 16)):
         mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
-        scores = evaluate(
-            make_eval_step(tiny.loss_fn, mesh),
-            tiny.make_params(),
-            evaluation_batches(examples, batch_size=batch_size),
-            mesh,
-        )
+        step, batches = make_eval_step(tiny.loss_fn, mesh), evaluation_batches
+        scores = evaluate(step, tiny.make_params(), batches(examples, batch_size=batch_size), mesh)
         assert scores["accuracy"] == pytest.approx(expected, abs=1e-12)
 
 
@@ -273,58 +241,21 @@ def test_waiting_for_the_device_before_a_save_is_step_time(tmp_path):
 
 def test_trains_for_a_single_step(tmp_path):
     outcome = tiny.train(tmp_path, tiny.config(1, eval=EvalConfig(every_steps=500)))
-    assert outcome.best_step == 1
-    assert outcome.speed == {}
+    assert (outcome.best_step, outcome.speed) == (1, {})
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "words"),
     [
-        (
-            {"batch_size": 12, "accumulation": 2},
-            r"train.batch_size=12 is not divisible by mesh.data=8: pass a multiple of 8\.$",
-        ),
-        (
-            {"batch_size": 8, "accumulation": 3},
-            r"train.batch_size=8 is not divisible by 3 parts .* multiple of 3, or train.accumulation=0 ",
-        ),
+        ({"batch_size": 12, "accumulation": 2}, r"train\.batch_size=12 .* mesh\.data=8"),
+        ({"batch_size": 8, "accumulation": 3}, r"train\.batch_size=8 .* train\.accumulation=0"),
     ],
 )
-def test_rejects_batches_that_the_mesh_does_not_divide(change, message):
-    config = FitConfig(
-        train=TrainConfig(total_steps=1, **change),
-        optimizer=OptimizerConfig(learning_rate=1.0, warmup_steps=0),
-    )
-    with pytest.raises(ValueError, match=message):
+def test_rejects_batches_that_the_mesh_does_not_divide(change, words):
+    optimizer = OptimizerConfig(learning_rate=1.0, warmup_steps=0)
+    config = FitConfig(train=TrainConfig(total_steps=1, **change), optimizer=optimizer)
+    with pytest.raises(ValueError, match=words):
         config.check_batches(make_mesh(MeshConfig(), jax.devices()))
-
-
-def test_logs_lines_to_a_pipe_and_a_bar_to_a_terminal(tmp_path, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    pipe, terminal = io.StringIO(), Terminal()
-    monkeypatch.setattr("sys.stderr", pipe)
-    tiny.train(tmp_path / "pipe")
-    monkeypatch.setattr("sys.stderr", terminal)
-    tiny.train(tmp_path / "terminal")
-    assert re.search(r"step 30/30: .*train/loss .* examples/s, 00:00 left", pipe.getvalue())
-    assert "\r" not in pipe.getvalue()
-    assert "30/30" in terminal.getvalue()
-    assert "\r" in terminal.getvalue()
-
-
-def test_clipping_bounds_the_update():
-    config = OptimizerConfig(
-        learning_rate=1.0, warmup_steps=0, schedule="constant", eps=1e3, clip_norm=0.5
-    )
-    params = {"kernel": jnp.zeros((2,))}
-    gradient = {"kernel": jnp.array([30.0, 40.0])}
-    optimizer = make_optimizer(config, 10)
-    updates, _ = optimizer.update(gradient, optimizer.init(params), params)
-    # eps so large that Adam's first update is gradient / eps
-    np.testing.assert_allclose(updates["kernel"], [-0.3e-3, -0.4e-3], rtol=1e-3)
 
 
 @pytest.mark.parametrize(

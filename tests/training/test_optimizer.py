@@ -9,11 +9,8 @@ import optax
 import pytest
 
 from nystromformer_jax.training import (
-    CheckpointConfig,
-    EvalConfig,
+    SECTIONS,
     FitConfig,
-    LogConfig,
-    MeshConfig,
     OptimizerConfig,
     TrainConfig,
     make_optimizer,
@@ -28,23 +25,20 @@ def rate(step, total_steps=5000, **config):
     return float(make_schedule(OptimizerConfig(**settings), total_steps)(step))
 
 
+SCHEDULES = ("one_cycle", "linear", "cosine", "rsqrt", "constant")
+
+
 @pytest.mark.parametrize(
     ("step", "expected"),
-    [(0, 4e-6), (500, 4e-6 + 9.6e-5 * 500 / 999), (999, 1e-4), (4999, 4e-10)],
+    [(0, 4e-6), (500, 4e-6 + 9.6e-5 * 500 / 999), (999, 1e-4), (2999, 5.00002e-5), (4999, 4e-10)],
 )
 def test_one_cycle_equals_the_schedule_of_the_authors(step, expected):
     assert rate(step) == pytest.approx(expected, rel=2e-6)
 
 
-def test_one_cycle_decays_linearly():
-    rates = [rate(step) for step in range(999, 5000, 250)]
-    np.testing.assert_allclose(np.diff(rates, 2), 0, atol=1e-11)
-    assert rates[0] > rates[-1] > 0
-
-
 @pytest.mark.parametrize("total_steps", [1, 20, 999, 1000])
 def test_a_run_shorter_than_its_warmup_uses_its_beginning(total_steps):
-    for schedule in ("one_cycle", "linear", "cosine", "rsqrt", "constant"):
+    for schedule in SCHEDULES:
         for step in (0, total_steps - 1):
             short = rate(step, total_steps, schedule=schedule)
             assert short == rate(step, 5000, schedule=schedule)
@@ -66,21 +60,27 @@ def test_other_schedules_equal_their_formulas(schedule, points):
 
 
 def test_no_warmup_starts_at_the_peak():
-    for schedule in ("one_cycle", "linear", "cosine", "rsqrt", "constant"):
+    for schedule in SCHEDULES:
         assert rate(0, warmup_steps=0, schedule=schedule) == pytest.approx(1e-4)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "words"),
     [
-        ({"learning_rate": 0.0}, "optimizer.learning_rate: needs a positive number, got 0.0."),
-        ({"warmup_steps": -1}, "optimizer.warmup_steps: needs 0 or more, got -1."),
-        ({"beta2": 1.0}, r"optimizer.beta2: needs a number in \[0, 1\), got 1.0."),
+        ({"learning_rate": 0.0}, r"optimizer\.learning_rate"),
+        # AdamW would divide by zero where the gradient was always zero, as for unused tokens.
+        ({"eps": 0.0}, r"optimizer\.eps"),
+        ({"warmup_steps": -1}, r"optimizer\.warmup_steps"),
+        ({"weight_decay": -0.1}, r"optimizer\.weight_decay"),
+        ({"beta1": -0.1}, r"optimizer\.beta1"),
+        ({"beta2": 1.0}, r"optimizer\.beta2"),
+        ({"cycle_beta1": True, "schedule": "cosine"}, r"optimizer\.schedule='one_cycle'"),
+        ({"cycle_beta1": True, "method": "muon"}, r"optimizer\.method='adamw'"),
     ],
 )
-def test_rejects_values_out_of_range(change, message):
-    with pytest.raises(ValueError, match=message):
-        rate(0, **change)
+def test_rejects_invalid_values(change, words):
+    with pytest.raises(ValueError, match=words):
+        OptimizerConfig(**{"learning_rate": 1e-4, "warmup_steps": 1, **change})
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,6 @@ def test_updates_equal_adamw(options):
         learning_rate = float(make_schedule(config, 7)(step))
         expected -= learning_rate * (direction + 0.1 * expected)
         assert float(weight) == pytest.approx(expected, rel=1e-5)
-
-
-def test_rejects_cycling_beta1_with_other_schedules():
-    with pytest.raises(ValueError, match=r"needs optimizer\.schedule"):
-        OptimizerConfig(learning_rate=1e-4, warmup_steps=1, schedule="cosine", cycle_beta1=True)
 
 
 def update_of(params, gradient, **config):
@@ -215,34 +210,29 @@ def test_muon_decays_all_weights(rngs):
         np.testing.assert_allclose(update[name], -0.5e-2 * leaf, rtol=1e-5)
 
 
-def test_rejects_muon_with_cycling_beta1():
-    with pytest.raises(ValueError, match=r"needs optimizer\.method='adamw', got 'muon'"):
-        OptimizerConfig(learning_rate=1e-3, warmup_steps=1, method="muon", cycle_beta1=True)
-
-
 @pytest.mark.parametrize(("warmup_steps", "warns"), [(20, False), (21, True)])
 def test_warns_if_warm_up_is_longer_than_the_run(warmup_steps, warns, caplog):
     sections = {
-        "train": TrainConfig(total_steps=20, batch_size=8),
-        "optimizer": OptimizerConfig(learning_rate=1e-3, warmup_steps=warmup_steps),
-        "eval": EvalConfig(),
-        "mesh": MeshConfig(),
-        "checkpoint": CheckpointConfig(),
-        "log": LogConfig(),
+        name: kind() for name, kind in SECTIONS.items() if name not in ("train", "optimizer")
     }
+    sections["train"] = TrainConfig(total_steps=20, batch_size=8)
+    sections["optimizer"] = OptimizerConfig(learning_rate=1e-3, warmup_steps=warmup_steps)
     with caplog.at_level(logging.WARNING):
         FitConfig.from_sections(sections)
-    assert ("optimizer.warmup_steps=21 is more than train.total_steps=20" in caplog.text) == warns
+    assert ("optimizer.warmup_steps=21" in caplog.text) == warns
 
 
-def test_gradients_of_muon_are_clipped():
+@pytest.mark.parametrize("method", ["adamw", "muon"])
+def test_gradients_are_clipped(method):
+    """`eps` is so large that the first update of AdamW is the gradient divided by it."""
     options = {"warmup_steps": 0, "schedule": "constant", "eps": 1e3, "clip_norm": 0.5}
-    config = OptimizerConfig(method="muon", learning_rate=1.0, **options)
+    optimizer = make_optimizer(OptimizerConfig(method=method, learning_rate=1.0, **options), 10)
     params = {"bias": jnp.zeros(2), "kernel": jnp.zeros((7, 5))}
-    optimizer = make_optimizer(config, 10)
     first = jax.jit(lambda gradient: optimizer.update(gradient, optimizer.init(params), params)[0])
     small, large = (
         first({**params, "bias": scale * jnp.array([30.0, 40.0])}) for scale in (1, 100)
     )
     assert_close(small, large, SAME_ARITHMETIC)
     assert jnp.abs(small["bias"]).max() > 1e-5
+    if method == "adamw":
+        np.testing.assert_allclose(small["bias"], [-0.3e-3, -0.4e-3], rtol=1e-3)

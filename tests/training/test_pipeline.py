@@ -26,42 +26,71 @@ def ragged(count):
     return Examples(count, make_batch, lengths)
 
 
-def joined(batches):
-    """One batch from the parts of all hosts."""
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+EXAMPLES = {"equal": numbers(31), "ragged": ragged(331)}
+some_examples = pytest.mark.parametrize("examples", EXAMPLES.values(), ids=EXAMPLES)
+
+
+def shares(batches_of, examples, hosts, **options):
+    """The batches of each host, joined."""
+    parts = [batches_of(examples, shard=host, num_shards=hosts, **options) for host in range(hosts)]
+    for batches in zip(*parts, strict=True):
+        yield {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
 def take(batches, count):
     return [batch["number"].tolist() for batch in itertools.islice(batches, count)]
 
 
+@some_examples
+def test_batches_are_the_same_for_any_number_of_hosts(examples):
+    """So is the longest length, to which the rows of all hosts are padded."""
+    options = {"batch_size": 12, "seed": 5}
+    count = 7 if examples.lengths is None else GROUP + 7
+    one = list(itertools.islice(training_batches(examples, **options), count))
+    for hosts in (2, 3):
+        together = shares(training_batches, examples, hosts, **options)
+        for whole, batch in zip(one, itertools.islice(together, count), strict=True):
+            assert batch.keys() == whole.keys()
+            for name in whole:
+                np.testing.assert_array_equal(batch[name], whole[name])
+    if examples.lengths is not None:
+        assert all(set(x["longest"]) == {examples.lengths[x["number"]].max()} for x in one)
+
+
+@some_examples
+def test_a_batch_depends_only_on_seed_and_number(examples):
+    options = {"batch_size": 12, "seed": 5}
+    whole = take(training_batches(examples, **options), GROUP + 4)
+    for start, host, hosts in ((1, 0, 1), (13, 2, 3), (GROUP + 3, 1, 2)):
+        rows = slice(host * 12 // hosts, (host + 1) * 12 // hosts)
+        tail = training_batches(examples, start_step=start, shard=host, num_shards=hosts, **options)
+        assert take(tail, 1) == [whole[start][rows]]
+    assert take(training_batches(examples, batch_size=12, seed=6), 5) != whole[:5]
+
+
+@some_examples
+def test_evaluation_has_every_example_once_in_equally_many_batches(examples):
+    """In order, or sorted by length."""
+    for hosts, limit in itertools.product((1, 2, 3), (0, 1, 6, 13, 999)):
+        options = {"batch_size": 6, "limit": limit}
+        batches = list(shares(evaluation_batches, examples, hosts, **options))
+        scored = min(limit or examples.count, examples.count)
+        assert len(batches) == -(-scored // 6)
+        real = np.concatenate([batch["number"][batch["weights"] == 1] for batch in batches])
+        assert sorted(real) == list(range(scored))
+        assert sum(batch["weights"].sum() for batch in batches) == scored
+        assert {batch["weights"].dtype for batch in batches} == {np.dtype(np.float32)}
+        if examples.lengths is None:
+            assert real.tolist() == list(range(scored))
+            continue
+        assert (np.diff(examples.lengths[real]) >= 0).all()
+        for batch in batches:
+            assert set(batch["longest"]) == {examples.lengths[batch["number"]].max()}
+
+
 def take_rows(seed, count):
     batches = training_batches(numbers(31), batch_size=10, seed=seed)
     return list(itertools.chain(*take(batches, count)))
-
-
-def test_batches_are_the_same_for_any_number_of_hosts():
-    one = take(training_batches(numbers(31), batch_size=12, seed=5), 7)
-    for hosts in (2, 3, 4):
-        shares = [
-            take(
-                training_batches(numbers(31), batch_size=12, seed=5, shard=host, num_shards=hosts),
-                7,
-            )
-            for host in range(hosts)
-        ]
-        joined = [list(itertools.chain(*rows)) for rows in zip(*shares, strict=True)]
-        assert joined == one
-
-
-def test_resumes_from_the_step_alone():
-    whole = take(training_batches(numbers(31), batch_size=12, seed=5), 20)
-    for hosts, host in ((1, 0), (3, 2)):
-        rows = slice(host * 12 // hosts, (host + 1) * 12 // hosts)
-        tail = training_batches(
-            numbers(31), batch_size=12, seed=5, start_step=13, shard=host, num_shards=hosts
-        )
-        assert take(tail, 7) == [batch[rows] for batch in whole[13:]]
 
 
 def test_a_curriculum_is_read_first_once_and_in_order():
@@ -101,35 +130,6 @@ def test_every_epoch_has_all_examples_in_another_order():
     assert all(sorted(epoch) == list(range(31)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 10
     assert rows != take_rows(6, 31)
-
-
-@pytest.mark.parametrize("hosts", [1, 2, 3])
-@pytest.mark.parametrize("count", [1, 6, 11, 12, 13, 31])
-def test_evaluation_has_every_example_once_in_equally_many_batches(hosts, count):
-    shares = [
-        list(evaluation_batches(numbers(count), batch_size=6, shard=host, num_shards=hosts))
-        for host in range(hosts)
-    ]
-    assert {len(share) for share in shares} == {-(-count // 6)}
-    real = [
-        number
-        for batch in itertools.chain(*shares)
-        for number, weight in zip(batch["number"], batch["weights"], strict=True)
-        if weight
-    ]
-    assert sorted(real) == list(range(count))
-    assert all(batch["weights"].dtype == np.float32 for batch in itertools.chain(*shares))
-    assert all(batch["number"].shape == (6 // hosts,) for batch in itertools.chain(*shares))
-
-
-def test_limit_takes_the_first_examples():
-    batches = list(evaluation_batches(numbers(31), batch_size=6, limit=8))
-    assert sum(batch["weights"].sum() for batch in batches) == 8
-    assert batches[1]["number"].tolist() == [6, 7, 7, 7, 7, 7]
-    assert (
-        sum(b["weights"].sum() for b in evaluation_batches(numbers(31), batch_size=6, limit=99))
-        == 31
-    )
 
 
 def test_training_batches_have_weights_of_one():
@@ -176,14 +176,6 @@ class TestLengths:
         # An epoch may end inside a group, so some examples occur once more than others.
         assert set(np.bincount(rows, minlength=self.COUNT)) == {3, 4}
 
-    def test_a_batch_depends_only_on_seed_and_number(self):
-        whole = self.batches()
-        for start in (1, GROUP - 1, GROUP + 3):
-            (batch,) = self.batches(1, start_step=start)
-            np.testing.assert_array_equal(batch["number"], whole[start]["number"])
-        others = [batch["number"].tolist() for batch in self.batches(seed=6)]
-        assert others != [batch["number"].tolist() for batch in whole]
-
     @pytest.mark.parametrize(("count", "batch_size"), [(40, 8), (41, 8), (5, 8)])
     def test_groups_of_few_examples_are_not_longer_than_an_epoch(self, count, batch_size):
         batches = take(training_batches(ragged(count), batch_size=batch_size, seed=5), 20)
@@ -192,16 +184,6 @@ class TestLengths:
             assert all(len(set(epoch)) == count for epoch in epochs.tolist())
         most = -(-batch_size // count) + 1  # an epoch may end inside a batch
         assert max(np.bincount(batch).max() for batch in batches) <= most
-
-    @pytest.mark.parametrize("hosts", [2, 4])
-    def test_hosts_share_the_rows_and_the_longest_length(self, hosts):
-        shares = [self.batches(shard=host, num_shards=hosts) for host in range(hosts)]
-        for one, *parts in zip(self.batches(), *shares, strict=True):
-            together = joined(parts)
-            for name in ("number", "longest", "weights"):
-                np.testing.assert_array_equal(together[name], one[name])
-            longest = ragged(self.COUNT).lengths[one["number"]].max()
-            assert set(one["longest"]) == {longest}
 
     def test_rows_have_similar_lengths_and_batches_are_shuffled(self):
         lengths = ragged(self.COUNT).lengths
@@ -213,30 +195,9 @@ class TestLengths:
             steps = np.diff([rows.max() for rows in group])
             assert 0.2 < (steps > 0).mean() < 0.8
 
-    @pytest.mark.parametrize("hosts", [1, 2])
-    @pytest.mark.parametrize(("limit", "scored"), [(0, 331), (37, 37), (999, 331)])
-    def test_evaluation_has_every_example_once(self, hosts, limit, scored):
-        examples = ragged(self.COUNT)
-        shares = [
-            list(
-                evaluation_batches(
-                    examples, batch_size=8, limit=limit, shard=host, num_shards=hosts
-                )
-            )
-            for host in range(hosts)
-        ]
-        batches = [joined(parts) for parts in zip(*shares, strict=True)]
-        assert len(batches) == -(-scored // 8)
-        real = np.concatenate([batch["number"][batch["weights"] == 1] for batch in batches])
-        assert sorted(real) == list(range(scored))
-        assert sum(batch["weights"].sum() for batch in batches) == scored
-        assert (np.diff(examples.lengths[real]) >= 0).all()
-        for batch in batches:
-            assert set(batch["longest"]) == {examples.lengths[batch["number"]].max()}
-
 
 def test_rejects_batches_that_cannot_be_divided():
-    with pytest.raises(ValueError, match="A batch of 10 is not divisible by 3 shards"):
+    with pytest.raises(ValueError, match="multiple of 3"):
         next(training_batches(numbers(31), batch_size=10, seed=0, num_shards=3))
     with pytest.raises(ValueError, match="at least one example"):
         next(evaluation_batches(numbers(0), batch_size=10))

@@ -39,11 +39,13 @@ def event_steps(folder):
 def test_later_lines_are_dropped_and_floats_are_exact(tmp_path):
     kept = write(tmp_path, [1, 2, 3])
     write(tmp_path, [4, 5], keep_bytes=kept)
+    assert write(tmp_path, [], keep_bytes=kept) == kept
     write(tmp_path, [4], keep_bytes=kept)
     assert steps(tmp_path) == [1, 2, 3, 4]
-    assert (
-        json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[2])["train/loss"] == 1 / 3
-    )
+    third = (tmp_path / "metrics.jsonl").read_text().splitlines()[2]
+    assert json.loads(third)["train/loss"] == 1 / 3
+    write(tmp_path, [1])  # a new run
+    assert steps(tmp_path) == [1]
 
 
 def test_a_corrupt_line_is_named(tmp_path):
@@ -51,22 +53,8 @@ def test_a_corrupt_line_is_named(tmp_path):
     file = tmp_path / "metrics.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([lines[0], b"X" + lines[1][1:], lines[2]]))
-    with pytest.raises(
-        ValueError, match=r"metrics\.jsonl, line 2, is corrupt \(Expecting value.*--workdir"
-    ):
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2.*--workdir"):
         write(tmp_path, [4], keep_bytes=kept)
-
-
-def test_length_of_a_truncated_file_is_known_before_writing(tmp_path):
-    kept = write(tmp_path, [1, 2, 3])
-    write(tmp_path, [4, 5], keep_bytes=kept)
-    assert write(tmp_path, [], keep_bytes=kept) == kept
-
-
-def test_a_new_run_starts_without_lines(tmp_path):
-    write(tmp_path, [1, 2, 3])
-    write(tmp_path, [1])
-    assert steps(tmp_path) == [1]
 
 
 def test_a_truncated_line_is_dropped(tmp_path, caplog):
@@ -98,26 +86,14 @@ def test_events_are_rewritten_from_the_lines(tmp_path):
     assert event_steps(tmp_path) == [1, 2, 3, 4]
 
 
-def test_warns_once_without_tensorboardx(tmp_path, monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+def test_warns_once_without_tensorboardx_and_keeps_old_events(tmp_path, monkeypatch, caplog):
     write(tmp_path, [1, 2], events=True)
-    assert steps(tmp_path) == [1, 2]
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    write(tmp_path, [1, 2, 3], events=True)
+    assert steps(tmp_path) == [1, 2, 3]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "tensorboardX is not installed" in caplog.text
-
-
-@pytest.mark.parametrize("value", [0.1, 1e-310, 1 / 3, 4e-10])
-def test_floats_are_read_back_exactly(tmp_path, value):
-    log = JsonLines(tmp_path / "file.jsonl")
-    log.write({"value": value})
-    assert next(log.lines())["value"] == value
-    log.close()
-
-
-def test_old_events_are_kept_without_tensorboardx(tmp_path, monkeypatch):
-    write(tmp_path, [1, 2], events=True)
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    write(tmp_path, [3], events=True)
+    assert "tensorboardX" in caplog.text
+    monkeypatch.undo()
     assert event_steps(tmp_path) == [1, 2]
 
 
@@ -163,6 +139,6 @@ def test_a_resumed_run_continues_on_its_page_of_wandb(tmp_path, monkeypatch):
 
 def test_missing_wandb_is_one_sentence_and_leaves_no_file(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ModuleNotFoundError, match="needs the package wandb: pip install wandb"):
+    with pytest.raises(ModuleNotFoundError, match="pip install wandb"):
         write(tmp_path, [1], wandb=True)
     assert list(tmp_path.iterdir()) == []

@@ -1,38 +1,29 @@
-"""Which times count as a step's time."""
+"""Which times count as a step's time, and how they are shown."""
 
+import io
 import time
 
-import pytest
-
-from nystromformer_jax.training import peak_bytes
 from nystromformer_jax.training.checkpoint import Record
-from nystromformer_jax.training.speed import Stopwatch
+from nystromformer_jax.training.speed import Progress, Stopwatch
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock that only the test moves."""
-    now = [1000.0]
+def test_pauses_are_excluded_and_input_is_a_fraction(monkeypatch):
+    now, record = [1000.0], Record()
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
-    def advance(seconds):
+    def wait(seconds):
         now[0] += seconds
 
-    return advance
-
-
-def test_pauses_are_excluded_and_input_is_a_fraction(clock):
-    record = Record()
     stopwatch = Stopwatch(record, batch_size=32)
-    clock(100)
+    wait(100)
     stopwatch.restart()  # compilation
     for _ in range(4):
         with stopwatch.input():
-            clock(0.5)
-        clock(1.5)
+            wait(0.5)
+        wait(1.5)
         stopwatch.step()
     with stopwatch.pause():
-        clock(50)
+        wait(50)
     assert stopwatch.lap() == {"step_seconds": 2, "examples_per_second": 16, "input_share": 0.25}
     assert stopwatch.lap() == {}
     stopwatch.add_elapsed()
@@ -40,5 +31,23 @@ def test_pauses_are_excluded_and_input_is_a_fraction(clock):
     assert record.train_seconds == 158
 
 
-def test_peak_bytes_is_in_bytes():
-    assert 50e6 < peak_bytes() < 1e12
+def test_progress_is_lines_in_a_pipe_and_a_bar_in_a_terminal(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    shown = []
+    for stream, silent in ((io.StringIO(), False), (Terminal(), False), (Terminal(), True)):
+        monkeypatch.setattr("sys.stderr", stream)
+        progress = Progress(3, 10, silent=silent)
+        progress.step()
+        progress.step()
+        progress.show({"train/loss": 0.5}, {"examples_per_second": 16.0, "step_seconds": 2.0})
+        progress.show({"valid/loss": 1.0})
+        progress.close()
+        shown.append(stream.getvalue())
+    pipe, terminal, silent = shown
+    trained = "step 5/10: train/loss 0.5, 16 examples/s, 00:10 left"
+    assert pipe == f"{trained}\nstep 5/10: valid/loss 1\n"
+    assert all(words in terminal for words in ("\r", "5/10", "train/loss 0.5", "valid/loss 1\n"))
+    assert silent == ""

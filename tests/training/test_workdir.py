@@ -11,7 +11,6 @@ import jax
 import pytest
 
 import nystromformer_jax
-from nystromformer_jax.support.durable import write_json
 from nystromformer_jax.training import (
     ConfigDiffers,
     Workdir,
@@ -83,41 +82,40 @@ def test_resumes_with_other_paths_mesh_evaluation_remat_and_command(tmp_path, co
         assert run.config_sha256 == first == config_sha256(config)
 
 
-def test_resumes_a_run_that_lacks_a_newer_option_with_its_default(tmp_path):
-    with Workdir(tmp_path, CONFIG):
-        pass
-    with Workdir(tmp_path, changed("attention", pinv="iterative")):
-        pass
+@pytest.mark.parametrize(
+    "config",
+    [
+        changed("attention", pinv="iterative"),
+        changed("data", curriculum=0),
+        changed("model", dilations=[]),
+    ],
+)
+def test_a_run_without_a_newer_option_resumes_with_its_default(tmp_path, config):
+    for started in (CONFIG, config):
+        with Workdir(tmp_path, started):
+            pass
 
 
 @pytest.mark.parametrize(
     ("config", "difference"),
     [
         (changed("train", batch_size=64), "train.batch_size: 32 in the run, 64 now."),
-        (changed("train", seed=1), "train.seed: 0 in the run, 1 now."),
-        (
-            changed("attention", name="softmax"),
-            'attention.name: "nystrom" in the run, "softmax" now.',
-        ),
+        (changed("attention", name="x"), 'attention.name: "nystrom" in the run, "x" now.'),
         (changed("model", dim=3), "model.dim: absent in the run, 3 now."),
-        (changed("attention", pinv="ridge"), 'attention.pinv: absent in the run, "ridge" now.'),
-        (changed("data", examples=5), "data.examples: 0 in the run, 5 now."),
-        (changed("objective", mask_rate=0.2), "objective.mask_rate: 0.15 in the run, 0.2 now."),
-        (changed("init", checkpoint="/d"), 'init.checkpoint: "/c" in the run, "/d" now.'),
-        (
-            changed("optimizer", learning_rate=1e-3),
-            "optimizer.learning_rate: 0.0001 in the run, 0.001",
-        ),
+        (changed("attention", pinv="ridge"), "attention.pinv"),
+        (changed("data", examples=5), "data.examples"),
+        (changed("data", curriculum=8), "data.curriculum"),
+        (changed("objective", mask_rate=0.2), "objective.mask_rate"),
+        (changed("init", checkpoint="/d"), "init.checkpoint"),
+        (changed("optimizer", learning_rate=1e-3), "optimizer.learning_rate"),
     ],
 )
 def test_rejects_another_config_and_shows_the_difference(tmp_path, config, difference):
     with Workdir(tmp_path, CONFIG):
         pass
-    with pytest.raises(ConfigDiffers) as refused:
+    with pytest.raises(ConfigDiffers, match="another --workdir") as refused:
         Workdir(tmp_path, config)
     assert difference in str(refused.value)
-    assert "another --workdir" in str(refused.value)
-    assert "\n" not in str(refused.value)
     assert config_sha256(config) != config_sha256(CONFIG)
     with Workdir(tmp_path, CONFIG):  # the failed attempt released the lock
         pass
@@ -158,28 +156,13 @@ def test_rejects_a_second_process_until_the_first_ends(tmp_path):
         pass
 
 
-def test_a_result_is_read_back(tmp_path):
-    with Workdir(tmp_path, CONFIG) as run:
-        run.write_result({"test_accuracy": 0.37})
-    with Workdir(tmp_path, CONFIG) as run:
-        assert run.result == {"test_accuracy": 0.37}
-
-
-def test_a_failed_write_keeps_the_old_file(tmp_path):
-    write_json(tmp_path / "file.json", {"value": 1})
-    with pytest.raises(TypeError):
-        write_json(tmp_path / "file.json", {"value": object()})
-    assert json.loads((tmp_path / "file.json").read_text()) == {"value": 1}
-    assert [file.name for file in tmp_path.iterdir()] == ["file.json"]
-
-
 @pytest.mark.parametrize("name", ["config.json", "result.json"])
 def test_rejects_json_that_is_not_an_object(tmp_path, name):
     with Workdir(tmp_path, CONFIG) as run:
         run.require_data("1" * 64)
     (tmp_path / name).write_text("[]")
     with (
-        pytest.raises(ValueError, match=rf"{name} must contain a JSON object, not a list\."),
+        pytest.raises(ValueError, match=name),
         Workdir(tmp_path, CONFIG) as run,
     ):
         run.require_data("1" * 64)
@@ -212,11 +195,9 @@ def test_warns_of_another_setting_of_jax(tmp_path, monkeypatch, caplog, setting,
     with Workdir(tmp_path, CONFIG):
         pass
     before = getattr(jax.config, setting, None)
+    change = monkeypatch.setenv if setting == "XLA_FLAGS" else jax.config.update
     try:
-        if setting == "XLA_FLAGS":
-            monkeypatch.setenv(setting, value)
-        else:
-            jax.config.update(setting, value)
+        change(setting, value)
         with caplog.at_level(logging.WARNING), Workdir(tmp_path, CONFIG):
             assert f"numerics.{setting} was" in caplog.text
     finally:
@@ -311,9 +292,7 @@ def test_a_folder_that_hosts_do_not_share_is_an_error(tmp_path, monkeypatch, act
     monkeypatch.setattr(workdir, "is_primary", lambda: False)
     with (
         Workdir(tmp_path / "local", CONFIG) as run,
-        pytest.raises(
-            ValueError, match=r"config\.json was written by the first process .* all hosts share"
-        ),
+        pytest.raises(ValueError, match="all hosts share"),
     ):
         act(run)
 
@@ -325,15 +304,3 @@ def test_the_first_start_records_a_value(tmp_path):
             run.require_data("da7a")
     with Workdir(tmp_path, CONFIG) as run, pytest.raises(ConfigDiffers, match="different data"):
         run.require_data("0ther")
-
-
-def test_a_run_without_a_newer_option_resumes_while_the_option_is_off(tmp_path):
-    with Workdir(tmp_path, {"data": {"task": "a"}}):
-        pass
-    with Workdir(tmp_path, {"data": {"task": "a", "curriculum": 0}, "model": {"dilations": []}}):
-        pass
-    with (
-        pytest.raises(ConfigDiffers, match=r"data\.curriculum: absent in the run, 8 now"),
-        Workdir(tmp_path, {"data": {"task": "a", "curriculum": 8}}),
-    ):
-        pass

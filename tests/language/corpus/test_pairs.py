@@ -1,4 +1,3 @@
-import dataclasses
 import itertools
 import random
 import types
@@ -51,25 +50,21 @@ def test_every_token_is_in_one_pair_in_order_and_no_text_is_empty():
             assert sum(lengths_of(pairs)[-1]) == max_tokens, seed
 
 
-@pytest.mark.parametrize("lengths", [[], [5], [500]])
-def test_fewer_than_two_sentences_give_no_pair(lengths):
-    assert packed(lengths, 11) == []
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_sentences_that_fit_are_whole(seed):
-    lengths = random.Random(seed).choices([2, 3, 5], k=37)
-    borders = {0, *itertools.accumulate(lengths)}
-    pairs = packed(lengths, 31, seed=seed)
-    assert {pair.first[0] for pair in pairs} <= borders
-    assert {pair.second[0] for pair in pairs} <= borders
-    # Closed where the next sentence does not fit, and the last one as it comes.
-    assert all(sum(pair) > 31 - 5 for pair in lengths_of(pairs)[:-2])
+def test_sentences_that_fit_are_whole():
+    for seed in range(20):
+        lengths = random.Random(seed).choices([2, 3, 5], k=37)
+        borders = {0, *itertools.accumulate(lengths)}
+        pairs = packed(lengths, 31, seed=seed)
+        assert {text[0] for pair in pairs for text in pair} <= borders
+        # Closed where the next sentence does not fit, and the last one as it comes.
+        assert all(sum(pair) > 31 - 5 for pair in lengths_of(pairs)[:-2])
 
 
 @pytest.mark.parametrize(
     ("lengths", "expected"),
     [
+        ([], []),
+        ([500], []),  # a single sentence gives no pair
         ([4, 6], [(4, 6)]),  # fits to the token
         ([4, 7], [(4, 3), (3, 1)]),  # the second is cut, and the rest takes half of it
         ([4, 8], [(4, 3), (3, 2)]),
@@ -79,23 +74,21 @@ def test_sentences_that_fit_are_whole(seed):
         ([9, 2], [(9, 1)]),  # one token finds no place
         ([27, 1], [(5, 5), (5, 5), (7, 1)]),
         ([4, 4, 4], [(4, 4), (2, 2)]),
+        ([3, 3, 4, 6], [(3, 3), (4, 6)]),  # the last takes its neighbor, to the token
     ],
 )
 def test_long_sentences_are_cut_where_there_is_room(lengths, expected):
     assert lengths_of(packed(lengths, 10)) == expected
 
 
-def test_last_sentence_takes_its_neighbor():
-    for seed in range(20):
-        pairs = packed([3, 3, 3, 5], 10, seed=seed)
-        assert sum(lengths_of(pairs)[0]) == 6
-        assert lengths_of(pairs)[1] == (3, 5)
-
-
-def test_last_sentence_joins_a_short_pair():
-    """It is left alone because the target was reached, and the pair still has room."""
+def test_last_sentence_takes_its_neighbor_or_joins_a_short_pair():
+    """A pair with a small target ends early, so it has room for the last sentence."""
     for seed in range(50):
-        assert all(min(pair) > 1 for pair in lengths_of(packed([2, 2, 2], 10, 1.0, seed)))
+        full, last = lengths_of(packed([3, 3, 3, 5], 10, seed=seed))
+        assert (sum(full), last) == (6, (3, 5))
+        for lengths in ([2, 2, 2], [3, 3, 4]):
+            [pair] = lengths_of(packed(lengths, 10, 1.0, seed))
+            assert sum(pair) == sum(lengths)
 
 
 def test_pairs_are_divided_between_any_two_sentences():
@@ -151,9 +144,10 @@ def row_by_row(pairs, indices, max_len):
 def test_batch_equals_its_rows():
     texts = [(3, 5), (1, 1), (7, 2), (2, 7), (1, 8), (8, 1)]
     pairs = stored(texts)
-    for indices in ([0], [5], [4, 1, 1, 3], list(range(6))):
+    for indices in ([], [0], [5], [4, 1, 1, 3], list(range(6))):
         for max_len in (12, 13, 17):
-            batch = pairs.batch(np.array(indices), max_len)
+            batch = pairs.batch(np.array(indices, np.int64), max_len)
+            assert batch["inputs"].shape == (len(indices), max_len)
             assert batch["inputs"].tolist() == row_by_row(pairs, indices, max_len)
             assert batch["first_len"].tolist() == [texts[i][0] for i in indices]
             assert batch["second_len"].tolist() == [texts[i][1] for i in indices]
@@ -161,47 +155,26 @@ def test_batch_equals_its_rows():
             assert {array.dtype for array in batch.values()} == {np.dtype(np.int32)}
 
 
-def test_empty_batch_has_the_right_shape():
-    batch = stored([(3, 5)]).batch(np.array([], np.int64), 13)
-    assert {name: array.shape for name, array in batch.items()} == {
-        "inputs": (0, 13),
-        "first_len": (0,),
-        "second_len": (0,),
-        "example": (0,),
-    }
-
-
-def test_first_returns_an_independent_split():
-    pairs = stored([(3, 5), (1, 1), (7, 2)])
-    first = pairs.first(2)
-    assert len(first) == 2
-    assert [first[i] for i in range(2)] == [pairs[i] for i in range(2)]
-    assert first.batch(np.arange(2), 13)["inputs"].tolist() == row_by_row(pairs, [0, 1], 13)
-    with pytest.raises(IndexError, match="has rows 0 to 1; got rows 2 to 2"):
-        first[2]
-    assert len(pairs.first(7)) == 3
-
-
-def test_token_counts_include_only_the_pairs(monkeypatch):
+def test_first_returns_an_independent_split(monkeypatch):
     monkeypatch.setattr("language.corpus.pairs._TOKENS_PER_COUNT", 7)
-    pairs = dataclasses.replace(stored([(3, 5), (1, 1), (7, 2), (99, 99), (99, 99)]))
-    for count in (5, 2):
+    pairs = stored([(3, 5), (1, 1), (7, 2), (99, 99), (99, 99)])
+    for count in (2, 5, 7):
         part = pairs.first(count)
-        tokens = [token for i in range(count) for text in part[i] for token in text]
+        assert len(part) == min(count, 5)
+        rows = range(len(part))
+        assert [part[i] for i in rows] == [pairs[i] for i in rows]
+        assert part.batch(np.arange(2), 13)["inputs"].tolist() == row_by_row(pairs, [0, 1], 13)
+        tokens = [token for i in rows for text in part[i] for token in text]
         assert part.token_counts().tolist() == np.bincount(tokens, minlength=VOCAB).tolist()
 
 
-def test_rejects_rows_that_are_too_short():
-    pairs = stored([(3, 5), (1, 1)])
-    with pytest.raises(
-        ValueError,
-        match=r"pair has 8 tokens and 3 special tokens, which is more than max_len=10: pass max_len=11",
-    ):
+def test_rejects_rows_that_are_too_short_or_out_of_range():
+    pairs = stored([(3, 5), (1, 1), (7, 2)]).first(2)
+    with pytest.raises(ValueError, match="max_len=11"):
         pairs.batch(np.arange(2), 8 + NUM_SPECIAL - 1)
     pairs.batch(np.array([1]), 5)
-
-
-@pytest.mark.parametrize("index", [-1, 2])
-def test_rejects_an_index_out_of_range(index):
-    with pytest.raises(IndexError, match=rf"has rows 0 to 1; got rows {index} to {index}"):
-        stored([(3, 5), (1, 1)]).batch(np.array([index]), 13)
+    for index in (-1, 2):
+        with pytest.raises(IndexError, match=f"got rows {index} to {index}"):
+            pairs.batch(np.array([index]), 13)
+        with pytest.raises(IndexError, match="has rows 0 to 1"):
+            pairs[index]

@@ -117,13 +117,8 @@ def test_examples_are_paired_by_id(tmp_path):
 )
 def test_gains_need_equal_settings_sizes_and_seeds(tmp_path, other):
     write_run(tmp_path / "a", [0])
-    write_run(tmp_path / "b", [0], scratch=True, **other)
-    assert len(gains_table(groups_in(tmp_path))) == 0
-
-
-def test_without_predictions_there_is_no_gain(tmp_path):
-    write_run(tmp_path / "a", [0])
-    write_glue(tmp_path / "b", seed=0, from_scratch=True, config=SCRATCH)
+    write_glue(tmp_path / "b", seed=0, from_scratch=True, config=SCRATCH)  # without predictions
+    write_run(tmp_path / "c", [0], scratch=True, **other)
     assert len(gains_table(groups_in(tmp_path))) == 0
 
 
@@ -160,7 +155,6 @@ def test_page_and_files_are_complete(tmp_path, capsys):
     [
         (lambda run: write_glue(run, "cola", valid_examples=None), "CoLA", "BERT-base"),
         (write_glue, "BERT-base", "Pretraining"),
-        (write_pretraining, "Pretraining", "BERT-base"),
         (lambda run: write_pretraining(run, parameters=None), "Pretraining", "BERT-base"),
     ],
 )
@@ -168,9 +162,7 @@ def test_a_page_has_only_the_sections_of_its_runs_and_dashes(tmp_path, write, ha
     write(tmp_path / "run")
     assert main([str(tmp_path), f"--out={tmp_path}/x"]) == 0
     page = capsys.readouterr().out
-    assert has in page
-    assert lacks not in page
-    assert "nan" not in page
+    assert (has in page, lacks in page, "nan" in page) == (True, False, False)
 
 
 @pytest.mark.parametrize(

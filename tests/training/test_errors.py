@@ -1,4 +1,4 @@
-"""Exit codes: 1 for a failed run, 2 for an invalid command, 128 and more for a signal."""
+"""What errors mean. Exit codes: 1 for a failed run, 2 for an invalid command, 128 and more for a signal."""
 
 import errno
 import gzip
@@ -18,6 +18,7 @@ from nystromformer_jax.training import (
     WorkdirBusy,
     exit_code_of,
 )
+from nystromformer_jax.training.errors import needed_temporaries
 
 
 def os_error(number):
@@ -53,3 +54,9 @@ def os_error(number):
 )
 def test_exit_codes_of_errors(error, code):
     assert exit_code_of(error) == code
+
+
+def test_an_out_of_memory_message_reports_the_temporaries():
+    message = "the total memory required for HLO temporaries (1.50G) exceeds available HBM (1.00G)."
+    assert needed_temporaries(message) == 3 * 2**29
+    assert needed_temporaries("too much") is None
