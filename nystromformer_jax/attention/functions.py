@@ -274,9 +274,8 @@ def nystrom(
         ones = jnp.ones_like(value[..., :1])  # sharded like the value
         value = jnp.concatenate([value, zero_padding(ones, inputs.mask)], axis=-1)
     collected = operations.collect(landmarks.q_landmarks, key, value, mask=inputs.mask)
-    if (
-        k_segments.ranks is not None and assignment.has_few_keys is not None
-    ):  # each key is a landmark, and keeps its value
+    if k_segments.ranks is not None and assignment.has_few_keys is not None:
+        # Each of few keys is a landmark, and keeps its value.
         bounds = k_segments.ranks.segment_bounds(options.num_landmarks, options.num_own_landmarks)
         kept = operations.psum(first_tokens(value, bounds)).astype(collected.dtype)
         collected = jnp.where(assignment.has_few_keys[:, None, None, None], kept, collected)
