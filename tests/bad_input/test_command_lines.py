@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cli.training import CHECKED
 from configs import common
 from tests.bad_input.fuzz import EXAMPLES, fuzz
-from tests.language.files import fakes
+from tests.language.finetune import fakes
 from tests.programs import assert_refused, call
 
 
