@@ -12,7 +12,9 @@ from types import FunctionType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # the code of this repository, not an installed one
+sys.path.insert(
+    0, str(ROOT)
+)  # the code of this repository, not an installed one
 
 project = "nystromformer-jax"
 author = "The nystromformer-jax authors"
@@ -34,7 +36,9 @@ html_title = f"{project} {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
-pygments_dark_style = "github-dark"  # furo's default underlines every imported module
+pygments_dark_style = (
+    "github-dark"  # furo's default underlines every imported module
+)
 
 default_role = "code"  # docstrings write `name`, as the pages do
 autodoc_member_order = "bysource"
@@ -64,7 +68,9 @@ _PUBLIC = {
 _NAME = re.compile(r"(?<![`\w:])`(\w+)`(?!`)")
 _ONE_LETTER = re.compile(r"^( +\w+: [A-Z])\.(?= |$)")
 _CITATION = re.compile(r"(Source|Differs\b[^:]*):")
-_SECTION = re.compile(rf"(Args|Attributes|Raises|Returns|Yields):|{_CITATION.pattern}")
+_SECTION = re.compile(
+    rf"(Args|Attributes|Raises|Returns|Yields):|{_CITATION.pattern}"
+)
 
 
 def files_as_downloads(app: Any, page: str, source: list[str]) -> None:
@@ -73,7 +79,13 @@ def files_as_downloads(app: Any, page: str, source: list[str]) -> None:
 
 
 def as_written(
-    app: Any, what: str, name: str, thing: Any, options: Any, signature: str, returns: str
+    app: Any,
+    what: str,
+    name: str,
+    thing: Any,
+    options: Any,
+    signature: str,
+    returns: str,
 ) -> tuple[str, str] | None:
     """Returns the signature with annotations as written in the source: `Float[Array, "B L H D"]`."""
     if inspect.isclass(thing):
@@ -84,7 +96,9 @@ def as_written(
     if what == "method":
         del function.args.args[0]
     function = _WithChoices(inspect.getmodule(thing)).visit(function)
-    return f"({ast.unparse(function.args)})", ast.unparse(function.returns or [])
+    return f"({ast.unparse(function.args)})", ast.unparse(
+        function.returns or []
+    )
 
 
 class _WithChoices(ast.NodeTransformer):
@@ -95,7 +109,9 @@ class _WithChoices(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         alias = getattr(self.module, node.id, None)
-        if get_origin(alias) is Annotated:  # the second argument is the type in config files
+        if (
+            get_origin(alias) is Annotated
+        ):  # the second argument is the type in config files
             alias = get_args(alias)[1]
         if get_origin(alias) is not Literal:
             return node
@@ -110,9 +126,15 @@ def _of_class(thing: type) -> tuple[str, str] | None:
     fields = {}
     for base in reversed(thing.__mro__):
         if base.__module__.startswith(("nystromformer_jax.", "lra.")):
-            for line in _WithChoices(inspect.getmodule(base)).visit(_parsed(base)).body:
-                if isinstance(line, ast.AnnAssign) and "ClassVar" not in ast.unparse(line):
-                    fields[ast.unparse(line.target)] = ast.unparse(line).replace(" = ", "=")
+            for line in (
+                _WithChoices(inspect.getmodule(base)).visit(_parsed(base)).body
+            ):
+                if isinstance(
+                    line, ast.AnnAssign
+                ) and "ClassVar" not in ast.unparse(line):
+                    fields[ast.unparse(line.target)] = ast.unparse(
+                        line
+                    ).replace(" = ", "=")
     return f"({', '.join(fields.values())})", ""
 
 
@@ -144,7 +166,9 @@ def as_restructured_text(
                 made += ["::", ""]
         made.append(_ONE_LETTER.sub(r"\1\\.", line))
     own = name.rpartition(".")[2]
-    lines[:] = [_NAME.sub(lambda found: _linked(found, own), line) for line in made]
+    lines[:] = [
+        _NAME.sub(lambda found: _linked(found, own), line) for line in made
+    ]
 
 
 def _linked(found: re.Match[str], own: str) -> str:
