@@ -13,8 +13,9 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks import ablation, approximation, budgets, comparison, efficiency, plans, steps
+from benchmarks import ablation, approximation, comparison, efficiency, plans, steps
 from cli.commands import run_to_end
+from language.report import tables as language
 from lra.report import groups
 from lra.report import tables as report
 from nystromformer_jax.support.durable import write_bytes
@@ -26,9 +27,10 @@ PAGES = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("method", "performance", "results", "scaling", "tuning", "when")
+        for name in ("finetune", "method", "performance", "results", "scaling", "tuning", "when")
     ),
 )
+SOURCES = ("Xiong", "Chen", "xFormers", "Ma")  # of the published rows in the docs
 BLOCK = re.compile(r"(<!-- numbers: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -48,6 +50,11 @@ def _groups() -> pd.DataFrame:
 
 def _table3() -> pd.DataFrame:
     return report.table3(_groups(), include_partial=True)
+
+
+@functools.cache
+def _language() -> pd.DataFrame:
+    return language.group(language.read([RESULTS / "language"])[0])
 
 
 def _verdict() -> pd.DataFrame:
@@ -72,27 +79,15 @@ def _verdict() -> pd.DataFrame:
     return rows.rename_axis("test accuracy, %").reset_index()
 
 
-def _listops_short() -> pd.DataFrame:
-    own = _groups()[_groups()["task"] == "listops-short"]
-    table = report.settings_table(own, groups.trivial_of(_runs(), "listops-short"))
-    return table[["attention", "seeds", "test accuracy, %", "binomial error", "95 % interval"]]
-
-
-def _averages() -> str:
-    """Returns the errors of models with moving averages before queries and keys, and of one without."""
-    files = {
-        "recipe=open_small": "open-small",
-        "with averages": "with",
-        "without averages": "without",
-    }
-    trained = {
-        name: _json(f"averages/{file}")["trained"]["listops"] for name, file in files.items()
-    }
-    return approximation.trained_markdown({"trained": trained})
-
-
 def _without_convolution(table: str) -> str:
     return "".join(line for line in table.splitlines(keepends=True) if "convolution" not in line)
+
+
+def _short_plans(numbers: Any) -> str:
+    """Returns the table of plans without the parts of the memory; the stored page has all columns."""
+    rows = [line.split(" | ") for line in plans.markdown(numbers).splitlines()]
+    kept = [" | ".join(cell for i, cell in enumerate(row) if i not in (3, 4)) for row in rows]
+    return "\n".join(kept).replace("| total |", "| memory, MiB |") + "\n"
 
 
 def _by_iteration(numbers: Any) -> str:
@@ -120,20 +115,18 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "approximation": lambda: approximation.markdown(_json("approximation")),
     "approximation-short": lambda: approximation.headline(_json("approximation")),
     "approximation-trained": lambda: approximation.trained_markdown(_json("approximation")),
-    "approximation-averages": _averages,
     "attention": lambda: comparison.headline(_json("benchmarks/cpu")),
     "control": lambda: markdown(report.control_table(report.control(_groups(), "fast"))),
     "control-open": lambda: markdown(report.control_table(report.control(_groups(), "open_small"))),
+    "language-finetuning": lambda: markdown(language.table_2(_language())),
+    "language-gains": lambda: markdown(language.gains_table(_language())),
     "efficiency": lambda: efficiency.headline(_json("efficiency/cpu")),
-    "listops-short": lambda: markdown(_listops_short()),
     "mqar": lambda: markdown(report.recall_table(report.recall_groups(_groups()))),
     "speed": lambda: _without_convolution(comparison.headline(_json("benchmarks/cpu"))),
-    "table3": lambda: markdown(_table3()),
+    "table3": lambda: markdown(report.select(_table3(), (), SOURCES, n=True)),
     "verdict": lambda: markdown(_verdict()),
     "bert-base": lambda: steps.markdown(_json("steps/bert-base")),
-    "budgets": lambda: budgets.markdown(_json("budgets/attention")),
-    "plans": lambda: plans.markdown(_json("plans/table")),
-    "scaling": lambda: plans.markdown(_json("plans/scaling")),
+    "plans": lambda: _short_plans(_json("plans/table")),
     "iterations": lambda: _by_iteration(_json("figures/listops-nystrom")),
     "parts": lambda: steps.markdown(
         *(
@@ -142,7 +135,6 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
         )
     ),
     "steps": lambda: steps.markdown(_json("steps/parts-huge-pages")),
-    "tasks": lambda: steps.markdown(_json("steps/cpu")),
 }
 
 

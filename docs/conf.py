@@ -9,17 +9,25 @@ import sys
 import textwrap
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # the code of this repository, not an installed one
+sys.path.insert(
+    0, str(ROOT)
+)  # the code of this repository, not an installed one
 
 project = "nystromformer-jax"
 author = "The nystromformer-jax authors"
 project_copyright = author
 version = release = importlib.import_module("nystromformer_jax").__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 
@@ -28,7 +36,9 @@ html_title = f"{project} {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
-pygments_dark_style = "github-dark"  # furo's default underlines every imported module
+pygments_dark_style = (
+    "github-dark"  # furo's default underlines every imported module
+)
 
 default_role = "code"  # docstrings write `name`, as the pages do
 autodoc_member_order = "bysource"
@@ -44,9 +54,23 @@ napoleon_use_rtype = False
 # Types of other packages have no page here. A missing name of ours is an error.
 nitpick_ignore_regex = [(r"py:.*", r"(?!nystromformer_jax\b).*")]
 
+# Public names in backquotes become links.
+_PUBLIC = {
+    name: f"{module}.{name}"
+    for module in (
+        "nystromformer_jax.pretrained",
+        "nystromformer_jax.training",
+        "nystromformer_jax",
+    )
+    for name in importlib.import_module(module).__all__
+    if not inspect.ismodule(getattr(importlib.import_module(module), name))
+}
+_NAME = re.compile(r"(?<![`\w:])`(\w+)`(?!`)")
 _ONE_LETTER = re.compile(r"^( +\w+: [A-Z])\.(?= |$)")
 _CITATION = re.compile(r"(Source|Differs\b[^:]*):")
-_SECTION = re.compile(rf"(Args|Attributes|Raises|Returns|Yields):|{_CITATION.pattern}")
+_SECTION = re.compile(
+    rf"(Args|Attributes|Raises|Returns|Yields):|{_CITATION.pattern}"
+)
 
 
 def files_as_downloads(app: Any, page: str, source: list[str]) -> None:
@@ -55,7 +79,13 @@ def files_as_downloads(app: Any, page: str, source: list[str]) -> None:
 
 
 def as_written(
-    app: Any, what: str, name: str, thing: Any, options: Any, signature: str, returns: str
+    app: Any,
+    what: str,
+    name: str,
+    thing: Any,
+    options: Any,
+    signature: str,
+    returns: str,
 ) -> tuple[str, str] | None:
     """Returns the signature with annotations as written in the source: `Float[Array, "B L H D"]`."""
     if inspect.isclass(thing):
@@ -65,7 +95,28 @@ def as_written(
     function = _parsed(inspect.unwrap(thing))
     if what == "method":
         del function.args.args[0]
-    return f"({ast.unparse(function.args)})", ast.unparse(function.returns or [])
+    function = _WithChoices(inspect.getmodule(thing)).visit(function)
+    return f"({ast.unparse(function.args)})", ast.unparse(
+        function.returns or []
+    )
+
+
+class _WithChoices(ast.NodeTransformer):
+    """Writes out the names of `Literal` types: `Pinv` becomes `Literal['iterative', 'ridge']`."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        alias = getattr(self.module, node.id, None)
+        if (
+            get_origin(alias) is Annotated
+        ):  # the second argument is the type in config files
+            alias = get_args(alias)[1]
+        if get_origin(alias) is not Literal:
+            return node
+        choices = ", ".join(map(repr, get_args(alias)))
+        return ast.parse(f"Literal[{choices}]", mode="eval").body
 
 
 def _of_class(thing: type) -> tuple[str, str] | None:
@@ -74,10 +125,16 @@ def _of_class(thing: type) -> tuple[str, str] | None:
         return None
     fields = {}
     for base in reversed(thing.__mro__):
-        if base.__module__.startswith("nystromformer_jax."):
-            for line in _parsed(base).body:
-                if isinstance(line, ast.AnnAssign) and "ClassVar" not in ast.unparse(line):
-                    fields[ast.unparse(line.target)] = ast.unparse(line).replace(" = ", "=")
+        if base.__module__.startswith(("nystromformer_jax.", "lra.")):
+            for line in (
+                _WithChoices(inspect.getmodule(base)).visit(_parsed(base)).body
+            ):
+                if isinstance(
+                    line, ast.AnnAssign
+                ) and "ClassVar" not in ast.unparse(line):
+                    fields[ast.unparse(line.target)] = ast.unparse(
+                        line
+                    ).replace(" = ", "=")
     return f"({', '.join(fields.values())})", ""
 
 
@@ -108,7 +165,16 @@ def as_restructured_text(
             if not earlier.startswith(" "):
                 made += ["::", ""]
         made.append(_ONE_LETTER.sub(r"\1\\.", line))
-    lines[:] = made
+    own = name.rpartition(".")[2]
+    lines[:] = [
+        _NAME.sub(lambda found: _linked(found, own), line) for line in made
+    ]
+
+
+def _linked(found: re.Match[str], own: str) -> str:
+    """Returns a public name as a link, unless it is the object itself."""
+    target = _PUBLIC.get(found[1])
+    return f":py:obj:`~{target}`" if target and found[1] != own else found[0]
 
 
 def named_tuples_fields(

@@ -87,11 +87,11 @@ class FinetuneTrainConfig:
     """The section "train": a `TrainConfig` with the budget in epochs, rounded up to full steps."""
 
     epochs: float  # a run with less than one epoch is partial
-    batch_size: int
+    batch_size: int  # examples per update on all devices
     total_steps: int = 0  # if not 0, replaces `epochs`; a run with fewer steps is partial
-    seed: int = 0
-    accumulation: int = 0
-    remat: bool = False
+    seed: int = 0  # seed of new parameters, order of the data and dropout
+    accumulation: int = 0  # parts of a batch; 0: chosen by the program
+    remat: bool = False  # recompute activations in the backward pass
 
     def __post_init__(self) -> None:
         if not 0 < self.epochs <= 2**32:
@@ -114,13 +114,13 @@ class FinetuneTrainConfig:
 class FinetuneOptimizerConfig:
     """The section "optimizer": AdamW, warm-up over a fraction of the steps, linear decay to zero."""
 
-    learning_rate: float
-    warmup_share: float
-    weight_decay: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-6
-    clip_norm: float = 0.0
+    learning_rate: float  # peak of the schedule
+    warmup_share: float  # share of the steps in which the rate rises linearly to the peak
+    weight_decay: float = 0.01  # decoupled, of all parameters; times the learning rate
+    beta1: float = 0.9  # β₁ of AdamW
+    beta2: float = 0.999  # β₂ of AdamW
+    eps: float = 1e-6  # ε of AdamW
+    clip_norm: float = 0.0  # largest global norm of the gradient; 0: no clipping
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup_share <= 0.5:
@@ -144,10 +144,10 @@ class FinetuneEvalConfig:
     the one with the highest F1 on the validation set, even if another metric selects the checkpoint.
     """
 
-    every_steps: int = 0  # 0: once per epoch
-    max_examples: int = 0
-    batch_size: int = 0
-    tune_threshold: bool = False
+    every_steps: int = 0  # steps between evaluations; 0: once per epoch
+    max_examples: int = 0  # examples per evaluated split; 0: all
+    batch_size: int = 0  # examples per evaluation batch; 0: four accumulation parts
+    tune_threshold: bool = False  # choose the threshold with the highest F1 on the validation set
 
     def __post_init__(self) -> None:
         if self.every_steps < 0:

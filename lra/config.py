@@ -40,10 +40,10 @@ class ModelConfig:
 
     vocab_size: int  # rows of the token embedding; at least the number of token ids
     max_len: int  # rows of the position embedding; at least the length of a sequence
-    num_layers: int = 2
-    embed_dim: int = 64  # E
-    num_heads: int = 2  # H
-    head_dim: int = 32  # D; H · D may differ from E
+    num_layers: int = 2  # number of blocks
+    embed_dim: int = 64  # E, width of the model
+    num_heads: int = 2  # H, number of attention heads
+    head_dim: int = 32  # D, width of a head; H · D may differ from E
     mlp_dim: int = 128  # hidden units of the MLPs and of the head
     dropout_rate: float = 0.1
     stem: tuple[int, ...] = ()
@@ -51,11 +51,12 @@ class ModelConfig:
     block: Literal["transformer", "gated_ema"] = "transformer"
     ema_states: int = 16  # moving averages per channel and direction; for block="gated_ema"
     ema_normalization: EmaNormalization = "mean"  # see `MultiScaleEma`
+    # Position embeddings that are added to those of the tokens.
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     pooling: Literal["mean", "padded_mean", "all_mean", "first", "cls", "ends"] = "mean"
     pair_features: Literal["products", "concatenation"] = "products"
-    activation: Activation = "gelu"  # exact, not the tanh approximation
-    layer_norm_epsilon: float = 1e-5
+    activation: Activation = "gelu"  # of the MLPs; "gelu" is exact, "gelu_tanh" its approximation
+    layer_norm_epsilon: float = 1e-5  # ε of the layer norms, added to the variance
     attention_bias: bool = True  # adds biases to the attention projections
     initialization: Literal["lecun", "google"] = "lecun"
     token_init: Literal["normal", "fourier"] = "normal"

@@ -57,8 +57,8 @@ class NystromformerConfig:
       max_len: Maximum length, rows of the position embedding.
       embed_dim: E, width of the model.
       num_types: Rows of the token type embedding (sentences A and B).
-      attention: Name of the attention. "nystrom" and "softmax" use the fields below; other attentions
-        use their default options.
+      attention: `"nystrom"`, `"softmax"`, `"reformer"`, `"linformer"`, `"performer"`, `"longformer"` or
+        `"linear"`. The first two use the fields below, the others their default options.
       num_landmarks: M of Nyström attention.
       conv_kernel_size: Width of the convolution over values, odd; 0 for none. The authors use 33 at 512
         tokens and 65 at 4,096. It also applies to softmax attention, as in Hugging Face's exact mode; use
@@ -66,8 +66,8 @@ class NystromformerConfig:
       pinv: See `nystrom_attention`, also for `pinv_iters`, `pinv_start`, `landmark_layout`,
         `landmark_selection`, `num_own_landmarks`, `mask_conv`, `normalize_rows` and `implementation`.
       attention_dropout_rate: Dropout rate of softmax attention weights; unused by Nyström attention.
-      activation: Activation of MLPs and the masked-token head: "gelu" in BERT, "gelu_tanh" in the
-        authors' models.
+      activation: Activation of MLPs and the masked-token head: `"gelu"` (in BERT), `"gelu_tanh"` (in the
+        authors' models), `"relu"` or `"tanh"`.
       dropout_rate: Dropout rate of embeddings, attention output, MLP output and heads.
       num_labels: C of the classification heads.
       classifier_activation: Activation in the head of sequence classification; None for `activation`.

@@ -315,7 +315,7 @@ class MlpBlock(nnx.Module):
     Args:
       in_features: Width of the input and the output.
       mlp_dim: Width of the hidden layer.
-      activation: Activation; `"gelu"` is the exact GELU.
+      activation: `"gelu"` (exact), `"gelu_tanh"` (its approximation), `"relu"` or `"tanh"`.
       dropout_rate: Dropout rate of the output.
       hidden_dropout_rate: Dropout rate of the hidden units; None for `dropout_rate`.
       deterministic: If True, dropout is disabled.

@@ -10,11 +10,8 @@ import yaml
 import nystromformer_jax
 from benchmarks import budgets, comparison, efficiency, plans, readme, steps
 from benchmarks.table import page
-from language.report.page import make
-from language.report.tables import read
 
 ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text()
 
 
@@ -71,12 +68,6 @@ def test_numbers_equal_the_stored_results(file):
 def test_stored_pages_are_those_of_their_numbers(results, name, benchmark):
     numbers = json.loads((results / f"{name}.json").read_text())
     assert (results / f"{name}.md").read_text() == page(numbers, benchmark.markdown)
-
-
-def test_language_results_equal_their_report(results, tmp_path):
-    """To update: python -m language.report results/language --out docs/language; keep .md and .png."""
-    texts = make(*read([results / "language"]), tmp_path / "language")
-    assert (DOCS / "language.md").read_text() == texts["md"]
 
 
 def test_every_kind_of_number_is_shown():

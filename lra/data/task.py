@@ -40,7 +40,9 @@ class DataConfig:
         depend on it.
     """
 
-    task: str  # in `lra.data.TASKS`, `mqar-LENGTH-PAIRS`, or `module:name` of a `TaskInfo`
+    # "listops", "text", "retrieval", "image", "pathfinder32" or another name in `lra.data.TASKS`,
+    # `mqar-LENGTH-PAIRS`, or `module:name` of a `TaskInfo`.
+    task: str
     source: Literal["auto", "files", "generated", "tfds"] = "auto"
     dir: str = ""  # folder of the raw files
     examples: int = 0  # maximum per split; 0 for all. A run on fewer examples is partial

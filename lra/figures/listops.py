@@ -11,12 +11,12 @@ trees; those longer than the training set need a model that supports any length:
 and not Linformer.
 """
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -27,8 +27,8 @@ from lra.data import listops
 from lra.data.listops import OPERATORS, VOCAB
 from lra.data.task import Padding, Sequences, Split
 from lra.figures.trained_run import Trained, new_parser, open_run
+from lra.predict import logits
 from nystromformer_jax.support.durable import write_json
-from nystromformer_jax.training import apply_model
 from reporting.plotting import COLORS, GREY, new_figure
 from reporting.statistics import binomial_error
 from reporting.writer import staged
@@ -69,22 +69,9 @@ def shape_of(tokens: Sequence[int]) -> Shape:
 
 def predict(trained: Trained, split: Split) -> npt.NDArray[np.int64]:
     """Returns the predicted class of each example of a split, [N]."""
-    model = trained.run.model
-
-    @jax.jit
-    def classes(params: Any, inputs: npt.NDArray[Any], mask: npt.NDArray[Any]) -> jax.Array:
-        logits = apply_model(model, params, None, inputs, mask)
-        return logits.argmax(axis=-1)
-
-    found = np.zeros(len(split), np.int64)
-    order = np.argsort(split.lengths, kind="stable")
-    for start in range(0, len(order), BATCH_SIZE):
-        rows = order[start : start + BATCH_SIZE]
-        longest = int(split.lengths[rows[-1]])
-        filled = np.resize(rows, BATCH_SIZE)  # repeats rows, so that all batches have one size
-        batch = split.batch(filled, _padding(trained, longest))
-        found[rows] = classes(trained.params, batch["inputs"], batch["mask"])[: len(rows)]
-    return found
+    padding = functools.partial(_padding, trained)
+    found = logits(trained.run.model, trained.params, split, padding, BATCH_SIZE)
+    return found.argmax(axis=-1)
 
 
 def _padding(trained: Trained, longest: int) -> Padding:

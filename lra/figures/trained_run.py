@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,16 +14,15 @@ import numpy as np
 from cli.commands import parser_of
 from lra import data, train
 from lra.models import Model
+from lra.predict import open_model, read_run
 from nystromformer_jax import attention_maps
 from nystromformer_jax.attention.checks import mask_or_ones
 from nystromformer_jax.cores import core_class
 from nystromformer_jax.layers.encoder import projections
-from nystromformer_jax.support.durable import read_config, read_json, read_record
-from nystromformer_jax.training import config_sha256, describe_environment, load_params
-from nystromformer_jax.training.integrity import saved_steps
+from nystromformer_jax.support.durable import read_record
+from nystromformer_jax.training import config_sha256, describe_environment
 from nystromformer_jax.training.workdir import CHANGED
 from nystromformer_jax.typing import Array, Bool, Float
-from reporting.runs import check_numbers
 from reporting.writer import output_path, path_argument
 
 CANDIDATES = 64  # number of test examples that `Trained.longest` considers
@@ -130,14 +129,7 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int | None = None) ->
       ValueError, OSError: The run is incomplete or invalid, has no separate keys to compare, or has
         sequences longer than `max_len`.
     """
-    if not (folder / "config.json").is_file():
-        raise FileNotFoundError(
-            f"{folder} is not a run (no config.json): pass the folder given by --workdir."
-        )
-    config = read_config(folder)
-    if "init" in config:
-        raise ValueError(f"{folder} is a run of a language model: pass a run of run_lra.py.")
-    run = train.prepare(_portable_config(config))
+    run = read_run(folder)
     if max_len is not None and len(projections(core_class(run.attention))) < 3:
         raise ValueError(
             f"{run.attention} attention has no separate queries and keys, so its attention map cannot be"
@@ -149,46 +141,12 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int | None = None) ->
             f"{folder} has sequences of {length:,} tokens, but the comparison with softmax attention"
             f" is too slow for more than {max_len:,}: pass a run on shorter sequences."
         )
-    step, finished = _choose_step(folder)
-    params = load_params(folder / "checkpoints", step, train.make_params(run), run.mesh)
+    model = open_model(folder)
     data_config = dataclasses.replace(run.data, dir=data_dir or run.data.dir)
     task = data.load(data_config)
     _require_data(folder, task.sha256)
-    run = dataclasses.replace(run, config=config, data=data_config)
-    return Trained(folder.resolve().name, run, task, jax.device_get(params), step, finished)
-
-
-def _portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the config with a mesh and batch sizes that work on any machine; not for training."""
-    changes = {
-        "data": {"curriculum": 0},  # with small batches, it would take more steps than the run has
-        "mesh": {"data": -1, "sequence": 1},
-        # With rematerialization, the captured arrays would be tracers, which are invalid outside a layer.
-        "train": {"batch_size": jax.device_count(), "accumulation": 1, "remat": False},
-        "eval": {"batch_size": 0},
-    }
-    return {**config, **{name: {**config[name], **own} for name, own in changes.items()}}
-
-
-def _choose_step(folder: Path) -> tuple[int, bool]:
-    """Returns the step of the checkpoint, and True if it is the best one of a finished run."""
-    checkpoints, file = folder / "checkpoints", folder / "result.json"
-    result = read_json(file) if file.is_file() else {"state": "unfinished"}
-    saved = saved_steps(checkpoints)
-    if result.get("state") in ("diverged", "unfinished"):
-        if not saved:
-            raise FileNotFoundError(
-                f"{checkpoints} contains no checkpoint yet: train for checkpoint.every_steps steps or to the"
-                " end."
-            )
-        return saved[-1], False
-    check_numbers(file, result, "best_step")
-    if result["best_step"] not in saved:
-        raise FileNotFoundError(
-            f"{checkpoints} lacks step {result['best_step']}, the best of the run: pass the folder of the"
-            " training run."
-        )
-    return result["best_step"], True
+    run = dataclasses.replace(model.run, data=data_config)
+    return Trained(folder.resolve().name, run, task, model.params, model.step, model.finished)
 
 
 def _require_data(folder: Path, sha256: str) -> None:

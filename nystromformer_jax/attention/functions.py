@@ -146,11 +146,13 @@ def nystrom_attention(
         singular values as the iterations do, with about a fifth of their matrix products in training, see
         `ridge_pinv`. Errors are about equal. Use a model with the pseudoinverse that it was trained with.
       pinv_iters: Number of iterations of the pseudoinverse; for `"ridge"`, those that it resembles.
-      pinv_start: See `iterative_pinv`.
-      landmark_layout: See `segment_means`; values other than `"real"` reproduce other implementations.
+      pinv_start: `"exact"` scales each matrix by its own norms. `"batch_max"` divides all by the largest
+        column sum of the batch, as other implementations do. See `iterative_pinv`.
+      landmark_layout: `"real"` divides the real tokens into segments. `"mlpen"` and `"hf"` reproduce the
+        authors' code and Hugging Face's, and depend on padding. See `segment_means`.
       landmark_selection: `"segments"` uses the means of M segments of the sequence, as in the paper.
         `"kmeans"` uses the means of M clusters of similar tokens, per head. This takes longer, but
-        approximates better if similar tokens are not neighbors. See `cluster_landmarks`.
+        approximates better if similar tokens are not neighbors.
       num_own_landmarks: k, less than M. Each of the first k real tokens, such as class tokens, is a landmark
         of its own, and the other tokens share the remaining M − k landmarks. This applies to the first k
         real queries and to the first k real keys, also in cross-attention. Otherwise, a landmark averages

@@ -81,8 +81,12 @@ def make_core(name: str, **options: Any) -> CoreFactory:
     """Returns a factory of cores, which each layer calls once to create a core.
 
     Args:
-      name: A name in `CORES`, or `module:Class` for a class of another package.
-      **options: Attributes of the core.
+      name: `"nystrom"`, `"softmax"`, `"reformer"`, `"linformer"`, `"performer"`, `"longformer"`, `"linear"`,
+        `"chunked"`, `"none"` (only the convolution of the value), or `"module:Class"` for a class of another
+        package.
+      **options: Attributes of the core: of `NystromAttention`, `SoftmaxAttention`, `ReformerAttention`,
+        `LinformerAttention`, `PerformerAttention`, `LongformerAttention`, `LinearAttention`,
+        `ChunkedAttention`, `NoAttention`, or the class of another package.
 
     Raises:
       ValueError: The name or an option is unknown (the message suggests similar names), a value is not

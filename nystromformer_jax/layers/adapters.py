@@ -112,7 +112,9 @@ def attention_fn(
     boolean, or zeros and ones of any dtype. Random features are the same in every layer and never redrawn.
 
     Args:
-      name: Name of an attention, as in `make_core`.
+      name: `"nystrom"`, `"softmax"`, `"performer"`, `"longformer"`, `"linear"`, `"chunked"`, or
+        `"module:Class"`, as in `make_core`. Other attentions of `make_core` have parameters or do not read
+        query and key separately.
       cross_attention: If False, queries and keys are the same tokens, so the key mask also masks
         queries. If True, or if the lengths differ, all queries are real.
       **options: Attributes of the core. Options that add parameters, such as `conv_kernel_size`, raise an

@@ -349,7 +349,7 @@ class MlpBlock(Layer):
 
     Attributes:
       mlp_dim: Width of the hidden layer.
-      activation: Activation; `"gelu"` is the exact GELU.
+      activation: `"gelu"` (exact), `"gelu_tanh"` (its approximation), `"relu"` or `"tanh"`.
       dropout_rate: Dropout rate of the output.
       hidden_dropout_rate: Dropout rate of the hidden units; None for `dropout_rate`.
       deterministic: If True, dropout is disabled. Set either this attribute or the argument of the call.

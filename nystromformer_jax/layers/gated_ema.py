@@ -38,8 +38,8 @@ class MultiScaleEma(nn.Module):
     Attributes:
       num_states: N, number of time scales per channel and direction.
       max_time_scale: Longest initial time scale, in tokens, for example the length of the sequences.
-      normalization: "mean" scales a state to a weighted mean, so that a constant input keeps its size.
-        "variance" scales it so that white noise keeps its variance; a constant input then grows by about
+      normalization: `"mean"` scales a state to a weighted mean, so that a constant input keeps its size.
+        `"variance"` scales it so that white noise keeps its variance; a constant input then grows by about
         √(2 · time scale), which can hide the differences between the tokens of a text.
       dtype: Dtype of the computation; None for the promoted dtype of input and parameters.
       param_dtype: Dtype of the parameters.
@@ -104,7 +104,7 @@ class GatedEmaBlock(Layer):
     Attributes:
       num_states: Number of time scales per channel and direction, see `MultiScaleEma`; 0 for no averages.
       max_time_scale: Longest initial time scale, in tokens.
-      ema_normalization: `normalization` of `MultiScaleEma`.
+      ema_normalization: `"mean"` or `"variance"`, the `normalization` of `MultiScaleEma`.
       qkv_features: Width of Z, V and O; None for the width of `x`.
       dropout_rate: Dropout rate of H, of the hidden units of the MLP and of its output.
 

@@ -16,11 +16,11 @@ Section = TypeVar("Section")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Batch size, steps and seed; `seed` determines initial parameters, data order and dropout."""
+    """Batch size, steps and seed."""
 
-    total_steps: int
+    total_steps: int  # number of updates of the parameters
     batch_size: int  # global batch size: examples per update on all devices
-    seed: int = 0
+    seed: int = 0  # seed of initial parameters, order of the data and dropout
     # Gradient accumulation in parts. 0: the programs replace it (`choose_accumulation`), and `fit` uses 1.
     accumulation: int = 0
     remat: bool = False  # rematerialization: recompute activations in the backward pass
@@ -42,15 +42,17 @@ class OptimizerConfig:
     momentum updates the rest. Source of Muon: Jordan et al. 2024, kellerjordan.github.io/posts/muon.
     """
 
-    method: Literal["adamw", "muon"] = "adamw"
-    learning_rate: float  # the peak
-    warmup_steps: int
+    method: Literal["adamw", "muon"] = "adamw"  # Muon updates dense kernels, AdamW the rest
+    learning_rate: float  # peak of the schedule
+    warmup_steps: int  # steps in which the rate rises linearly to the peak
+    # After the warm-up, the rate falls to zero by the last step, except for "rsqrt", peak · √(warmup / step),
+    # and "constant". "one_cycle" starts at a 25th of the peak, as PyTorch's OneCycleLR.
     schedule: Literal["one_cycle", "linear", "cosine", "rsqrt", "constant"] = "one_cycle"
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-6
-    weight_decay: float = 0.0
-    clip_norm: float = 0.0  # 0: no clipping
+    beta1: float = 0.9  # β₁ of AdamW, decay of the mean of gradients
+    beta2: float = 0.999  # β₂ of AdamW, decay of the mean of squared gradients
+    eps: float = 1e-6  # ε of AdamW, added to the root of that mean
+    weight_decay: float = 0.0  # decoupled, of all parameters; times the learning rate
+    clip_norm: float = 0.0  # largest global norm of the gradient; 0: no clipping
     cycle_beta1: bool = False  # one_cycle: β₁ goes 0.95 → 0.85 → 0.95 and `beta1` is unused
 
     def __post_init__(self) -> None:
@@ -76,9 +78,10 @@ class OptimizerConfig:
 class EvalConfig:
     """Evaluation interval and size. The last step is always evaluated."""
 
-    every_steps: int = 500
-    max_examples: int = 0  # 0: all
-    batch_size: int = 0  # 0: four accumulation parts, at most a training batch
+    every_steps: int = 500  # steps between evaluations on the validation set
+    max_examples: int = 0  # examples per evaluated split; 0: all
+    # Examples per evaluation batch; 0: four accumulation parts, at most a training batch.
+    batch_size: int = 0
 
     def __post_init__(self) -> None:
         _at_least("eval", self, every_steps=1, max_examples=0, batch_size=0)
@@ -118,7 +121,7 @@ class MeshConfig:
 class CheckpointConfig:
     """Checkpoint interval. Every evaluation and the last step are also saved."""
 
-    every_steps: int = 500
+    every_steps: int = 500  # steps between checkpoints
 
     def __post_init__(self) -> None:
         _at_least("checkpoint", self, every_steps=1)
@@ -128,7 +131,7 @@ class CheckpointConfig:
 class LogConfig:
     """Logging interval and format. The last step is always logged."""
 
-    every_steps: int = 50
+    every_steps: int = 50  # steps between lines of metrics.jsonl
     events: bool = True  # TensorBoard events besides metrics.jsonl
     wandb: bool = False  # Weights & Biases besides metrics.jsonl; needs the package wandb
 
