@@ -42,9 +42,9 @@ class GlueConfig(DataConfig):
     """The section "data" of a config. `DataConfig` has further keys.
 
     Args:
-      task: A name in `language.finetune.glue_tasks.TASKS`.
+      task: Name of the task: a task of GLUE, such as sst2, or imdb.
       dir: Folder of the task, or its parent folder.
-      group_by_length: False as in the authors' code.
+      group_by_length: Batch examples of similar length together; the authors' code does not.
     """
 
     task: str
