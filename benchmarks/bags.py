@@ -2,9 +2,10 @@
 
     python -m benchmarks.bags --out results/benchmarks/bags
 
-The modules have TransMIL's sizes: 8 heads of 64, 256 landmarks, a convolution of 33. A bag has 1,000, 10,000 or
-100,000 instances. In ours, the class token is its own landmark. Memory is the growth of a new process during a
-call, after a call that compiles. Times are medians of blocks of calls, in turn. The same command resumes.
+The modules have TransMIL's sizes: 8 heads of 64, 256 landmarks, a convolution of 33. A bag has 1,000,
+10,000 or 100,000 instances. In ours, the class token is its own landmark. Memory is the growth of a new
+process during a call, after a call that compiles. Times are medians of blocks of calls, in turn. The same
+command resumes.
 """
 
 import functools

@@ -60,8 +60,8 @@ def config_page() -> str:
     from configs.common import ATTENTIONS
     from language.config import FINETUNING, InitConfig, ObjectiveConfig
     from language.corpus.data import CorpusConfig
-    from language.finetune.glue import GlueConfig
     from language.finetune.files import FilesConfig
+    from language.finetune.glue import GlueConfig
     from lra.config import ModelConfig
     from lra.data import DataConfig
     from nystromformer_jax.training.config import SECTIONS

@@ -1,12 +1,12 @@
-"""Classifies bags of pictures by a class token with Nyström attention, beside mean and gated attention pooling.
+"""Classifies bags of pictures with Nyström attention and a class token, beside mean and gated pooling.
 
     python examples/bags.py                     # NN minutes on two cores
     python examples/bags.py --picture bag.png   # also draws where the models look
 
 A bag has 10 to 2,000 handwritten digits at the cells of a grid with holes, as a slide has patches. It is
-positive if it has a nine. Only bags have labels, and a positive bag has few nines, which are neighbors: one for
-each 250 digits, begun or whole. Bags for training and for the test have different pictures. All bags of a
-batch are padded to one length, and the mask keeps padding and other bags from changing a bag's output.
+positive if it has a nine. Only bags have labels. A positive bag has few nines, which are neighbors: one per
+250 digits, rounded up. Bags for training and for the test have different pictures. All bags of a batch are
+padded to one length, and the mask keeps padding and other bags from changing a bag's output.
 
 TABLE
 """
@@ -83,6 +83,7 @@ class GridConvolution(nn.Module):
         bag, (row, column) = jnp.arange(len(x))[:, None], jnp.moveaxis(cells, -1, 0)
         grid = jnp.zeros((len(x), side + 2, side + 2, x.shape[-1]))
         grid = grid.at[bag, row + 1, column + 1].add(jnp.where(mask[..., None], x, 0))
+        kernel = kernel[:, :, None, None, None]
         mixed = sum(
             kernel[i, j] * grid[:, i : i + side, j : j + side] for i in range(3) for j in range(3)
         )

@@ -38,13 +38,13 @@ def test_pictures_of_a_bag_have_cells_of_their_own_row_by_row():
 
 def test_grid_convolution_reads_the_neighbors_of_each_cell(rngs):
     """The kernel's corner moves each picture by one row and one column, unless there is a hole."""
-    cells = jnp.array([[[0, 0], [0, 2], [1, 1], [1, 3], [0, 0]]])
+    cells = jnp.array([[[0, 0], [0, 2], [1, 1], [2, 2], [0, 0]]])
     mask = jnp.array([[True, True, True, True, False]])
     x = jax.random.normal(next(rngs), (1, 5, 3))
     kernel = jnp.zeros((3, 3, 3)).at[0, 0].set(2.0)
     convolution = script.GridConvolution()
     y = convolution.apply({"params": {"kernel": kernel}}, x, mask, cells)
-    moved = jnp.stack([0 * x[0, 0], 0 * x[0, 1], x[0, 0], x[0, 1]])
+    moved = jnp.stack([0 * x[0, 0], 0 * x[0, 1], x[0, 0], x[0, 2]])
     assert_close(y[0, :4], x[0, :4] + 2 * moved, REFERENCE)
 
 
