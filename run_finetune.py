@@ -61,6 +61,10 @@ def _main(arguments: Sequence[str] | None) -> int:
         raise ValueError("--input and --output need --mode=predict")
     if flags.search or flags.seeds > 1:
         return _run_jobs(flags)
+    if flags.mode in ("predict", "export") and any(training.hosts_of(flags).values()):
+        raise ValueError(
+            f"--mode={flags.mode} runs in one process: leave --distributed and --coordinator out"
+        )
     training.initialize(flags)
     if flags.mode in ("predict", "export"):
         return _use_model(flags)
@@ -77,19 +81,21 @@ def _use_model(flags: argparse.Namespace) -> int:
     """Writes predictions of a finished run, or exports its model."""
     from dataprep.cache import cache_dir, user_path
     from language.finetune import trainer
-    from nystromformer_jax.training import enable_compilation_cache, is_primary
+    from nystromformer_jax.training import check_folder, enable_compilation_cache
 
     folder = training.folder_of_run(flags.workdir, flags.config)
     enable_compilation_cache(cache_dir() / "xla")
     if flags.mode == "export":
-        training.read_config(flags.config, folder, flags.mode)  # validates --config
-        text = f"Wrote {trainer.write_export(folder)}."
+        config = training.read_config(flags.config, folder, flags.mode)
+        check_folder(folder, config, paths=trainer.PATHS, finished=True)
+        with training.explain_out_of_memory("export on a device with more memory."):
+            text = f"Wrote {trainer.write_export(folder)}."
     else:
         source, output = map(user_path, (flags.input, flags.output))
-        count = trainer.predict(folder, source, output)
+        with training.explain_out_of_memory("predict on a device with more memory."):
+            count = trainer.predict(folder, source, output)
         text = f"Wrote predictions for {count:,} examples to {output}."
-    if is_primary():
-        print(text)
+    print(text)
     return 0
 
 

@@ -4,11 +4,12 @@ Flags are validated before jax is loaded.
 """
 
 import argparse
+import contextlib
 import logging
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +82,8 @@ def run(
       where: Sentence about the folder.
       **options: Keyword arguments of `train` and `evaluate_checkpoint`.
     """
-    import jax
-
     from dataprep import cache
     from nystromformer_jax import training
-    from nystromformer_jax.training.errors import is_out_of_memory
 
     folder, paths = folder_of_run(flags.workdir, flags.config), trainer.PATHS
     prepared = trainer.prepare(read_config(flags.config, folder, flags.mode))
@@ -105,25 +103,36 @@ def run(
         training.Workdir(folder, prepared.config, paths=paths, read_only=evaluates) as workdir,
     ):
         had_finished = workdir.result is not None and not evaluates
-        try:
+        advice = (
+            "split batches with --config.train.accumulation=PARTS, in another --workdir if the run has"
+            " begun. run_plan.py prints how many parts fit."
+        )
+        if evaluates:
+            advice = "pass a smaller --config.eval.batch_size, together with --config."
+        with explain_out_of_memory(advice):
             result = act(prepared, data, workdir, **options)
-        except jax.errors.JaxRuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            advice = (
-                "split batches with --config.train.accumulation=PARTS, in another --workdir if the run has"
-                " begun. run_plan.py prints how many parts fit."
-            )
-            if evaluates:
-                advice = "pass a smaller --config.eval.batch_size, together with --config."
-            reason = f"{str(error).splitlines()[0]:.200}"
-            message = f"The memory of the device is too small ({reason}): {advice}"
-            raise ValueError(message) from error
     if had_finished:
         where = "It had finished before; nothing was trained. See {folder}."
     if training.is_primary():
         print(f"{trainer.describe_result(result)} {where.format(folder=folder)}", flush=True)
     return 0
+
+
+@contextlib.contextmanager
+def explain_out_of_memory(advice: str) -> Iterator[None]:
+    """Raises ValueError with `advice` if the memory of the device is too small for the `with` block."""
+    import jax
+
+    from nystromformer_jax.training.errors import is_out_of_memory
+
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = f"{str(error).splitlines()[0]:.200}"
+        message = f"The memory of the device is too small ({reason}): {advice}"
+        raise ValueError(message) from error
 
 
 def run_jobs(
@@ -200,7 +209,8 @@ def read_config(given: Given | None, folder: Path, mode: str) -> dict[str, Any]:
 
 def _subject(config: Any) -> str:
     """Returns a text with the task and the attention of a config, for messages."""
-    task = (config.get("data") or {}).get("task", "pretraining")
+    data = config.get("data") or {}
+    task = data.get("task") or data.get("kind") or "pretraining"
     return f"{task} with {(config.get('attention') or {}).get('name')} attention"
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from language.finetune.tagging import IGNORED
+from language.finetune.examples import IGNORED
 from language.finetune.task import Kind
 from nystromformer_jax import (
     NystromformerForQuestionAnswering,

@@ -136,7 +136,8 @@ def open_run(folder: Path) -> tuple[FineTuning, Any]:
 
     Raises:
       FileNotFoundError: The folder has no config or no model.
-      ValueError: The folder is not that of a run, or the run is not finished.
+      ValueError: The folder is not that of a run.
+      NotFinished: The run is not finished.
       LossNotFinite: The run diverged.
     """
     if not (folder / "config.json").is_file():
@@ -206,11 +207,10 @@ def write_export(folder: Path) -> Path:
       CannotWrite: The disk is full or the folder is read-only. Further errors are those of `open_run`.
     """
     file = folder.absolute() / "model.jax_export"
-    with training.sync_errors(), training.writing_to(folder):
-        if training.is_primary():
-            run, params = open_run(folder)
-            exported = export_model(run.model, {"params": params}, length=run.data.max_len)
-            write_bytes(file, exported.serialize())
+    run, params = open_run(folder)
+    exported = export_model(run.model, {"params": params}, length=run.data.max_len)
+    with training.writing_to(folder):
+        write_bytes(file, exported.serialize())
     return file
 
 

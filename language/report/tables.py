@@ -277,10 +277,13 @@ def _correct(run: Mapping[str, Any]) -> pd.Series:
     if task.is_regression or not file.is_file():
         return pd.Series(dtype=float)
     options = {"sep": "\t", "dtype": str, "keep_default_na": False, "quoting": csv.QUOTE_NONE}
-    found = pd.read_csv(file, index_col="index", **options)
-    if "label" not in found:
-        return pd.Series(dtype=float)
-    return (found["prediction"] == found["label"]).astype(float)
+    try:
+        found = pd.read_csv(file, index_col="index", **options)
+        if "label" not in found:
+            return pd.Series(dtype=float)
+        return (found["prediction"] == found["label"]).astype(float)
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{file} is not a file of predictions ({error}).") from None
 
 
 def _beyond_start(group: Mapping[str, Any]) -> set[Any]:

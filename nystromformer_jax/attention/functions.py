@@ -279,7 +279,8 @@ def nystrom(
     if k_segments.ranks is not None and assignment.has_few_keys is not None:
         # Each of few keys is a landmark, and keeps its value.
         bounds = k_segments.ranks.segment_bounds(options.num_landmarks, options.num_own_landmarks)
-        kept = operations.psum(first_tokens(value, bounds)).astype(collected.dtype)
+        # Cast first, so that gradients are also summed over devices in this dtype.
+        kept = operations.psum(first_tokens(value, bounds).astype(collected.dtype))
         collected = jnp.where(assignment.has_few_keys[:, None, None, None], kept, collected)
     # Without a mask, no segment is empty; clusters may be.
     all_real = inputs.mask is None and options.landmark_selection == "segments"

@@ -78,7 +78,7 @@ class LandmarkMeans(NamedTuple):
     ranks: TokenRanks | None = None
 
     def without_first(self, number: int) -> "LandmarkMeans":
-        """Returns the landmarks after the first `number`, which are those of as many tokens."""
+        """Returns the landmarks and the ranks of tokens after the first `number`, which are one token each."""
         ranks = None if self.ranks is None else self.ranks.without_first(number)
         return LandmarkMeans(self.means[:, number:], self.mask[:, number:], ranks)
 
@@ -224,7 +224,7 @@ def segment_sums(x: Float[Array, "B L H D"], bounds: Int[Array, "B N"]) -> Float
 def _segment_sums_jvp(
     primals: tuple[Array, Array], tangents: tuple[Array, object]
 ) -> tuple[Array, Array]:
-    """Sums the tangent by a scatter-add, whose transpose gathers: the gradient needs no array of its own.
+    """Sums the tangent by a scatter-add. Its transpose is a gather, which XLA fuses into what reads it.
 
     On a TPU, products are faster than both.
     """
@@ -238,7 +238,7 @@ def _segment_sums_jvp(
 def _sums_by_scatter(
     x: Float[Array, "B L H D"], bounds: Int[Array, "B N"]
 ) -> Float[Array, "B M H D"]:
-    """Returns `segment_sums`, one position after the other."""
+    """Returns `segment_sums`, by adding each position to its segment."""
     num_segments = bounds.shape[1] - 1
 
     def of_example(x: Float[Array, "L H D"], bounds: Int[Array, " N"]) -> Float[Array, "M H D"]:
@@ -254,7 +254,7 @@ def _sums_by_scatter(
 def _added_slots(blocks: Float[Array, "B K S F"]) -> Float[Array, "B K F"]:
     """Returns the sums of blocks, in at least float32.
 
-    XLA's CPU backend would write the tokens, with padding zeroed, before it reduces them.
+    With a reduction, XLA's CPU backend would first write the tokens with padding zeroed.
     """
     dtype = accum_dtype(blocks.dtype)
     slots = [blocks[:, :, slot].astype(dtype) for slot in range(blocks.shape[2])]

@@ -1,4 +1,4 @@
-"""Attention maps of a model's layers: rows, weighted sums of rows, and rollout; no n × n map is computed.
+"""Attention maps of a model's layers: rows, weighted sums of rows, and rollout, without the n × n map.
 
 The output of attention is map @ value. The transpose of this linear function of the value maps a cotangent
 to cotangentᵀ @ map, a weighted sum of rows, for about the cost of the attention itself. It is the map of
@@ -46,8 +46,8 @@ class AttentionMap:
         masked queries. The cost is that of one to two calls of the attention for every D positions.
 
         Args:
-          positions: Query positions, [P], or [B, P] for other positions in each example; by default that of
-            a class token. Negative positions count from the end. A position out of range gives NaN.
+          positions: Query positions, [P], or [B, P] for other positions in each example; by default 0, the
+            class token. Negative positions count from the end. A position out of range gives NaN.
 
         Raises:
           ValueError: `positions` is not an integer array of this shape.
@@ -70,7 +70,8 @@ class AttentionMap:
         batch, count, length = weights.shape
         dim = query.shape[-1]
         weights = jnp.pad(weights.astype(dtype), ((0, 0), (0, -count % dim), (0, 0)))
-        cotangents = weights.reshape(batch, -1, dim, length).transpose(1, 0, 3, 2)[..., None, :]
+        cotangents = weights.reshape(batch, -(-count // dim), dim, length)
+        cotangents = cotangents.transpose(1, 0, 3, 2)[..., None, :]
         sums = jax.lax.map(lambda x: transpose(jnp.broadcast_to(x, query.shape))[0], cotangents)
         rows = sums.transpose(1, 3, 0, 4, 2)  # [G B T H D] to [B H G D T]
         return rows.reshape(*rows.shape[:2], -1, rows.shape[-1])[:, :, :count]

@@ -58,9 +58,8 @@ class TransMil:
     weights: Weights
     num_heads: int = struct.field(pytree_node=False)
     num_landmarks: int = struct.field(pytree_node=False)
-    has_relu: bool = struct.field(
-        pytree_node=False
-    )  # after the first projection: the authors' code
+    # After the first projection, as in the authors' code.
+    has_relu: bool = struct.field(pytree_node=False)
 
     @jax.jit
     def __call__(self, bags: Float[Array, "B L F"]) -> Float[Array, "B C"]:
@@ -106,7 +105,8 @@ class TransMil:
         """Applies a layer. Bags of at most M tokens do not get softmax attention: theirs do not, either."""
         attention = layer["att_module"]
         kernel = attention["res_conv"]["weight"][:, 0, :, 0] if "res_conv" in attention else None
-        inputs = Inputs.create(*self._heads(layer, x), None, None, kernel)
+        query, key, value = self._heads(layer, x)
+        inputs = Inputs.create(query, key, value, None, None, kernel)
         y = nystrom(inputs, self._options, LOCAL)[:, -x.shape[1] :].reshape(x.shape)
         x = x + (_dense(attention["out_proj"], y) if "out_proj" in attention else y)
         if mlp := layer.get("mlp_module"):
@@ -166,7 +166,8 @@ def _dense(layer: Weights, x: Float[Array, "*B E"]) -> Float[Array, "*B F"]:
 def _layer_norm(layer: Weights, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
     """Applies a layer norm with PyTorch's epsilon."""
     params = {"scale": layer["weight"], "bias": layer["bias"]}
-    return nn.LayerNorm(epsilon=1e-5).apply({"params": params}, x)
+    y: Any = nn.LayerNorm(epsilon=1e-5).apply({"params": params}, x)
+    return y
 
 
 def _convolve(layer: Weights, x: Float[Array, "B S S E"]) -> Float[Array, "B S S E"]:

@@ -231,8 +231,8 @@ class Workdir:
             )
         if self.result is None:
             raise NotFinished(
-                f"{self.path} contains no finished run (no result.json): train it first, with the same"
-                " command without --mode."
+                f"{self.path} contains no finished run (no result.json): train it first, with the"
+                " command that started it."
             )
         return self.result
 
