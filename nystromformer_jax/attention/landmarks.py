@@ -78,7 +78,7 @@ class LandmarkMeans(NamedTuple):
     ranks: TokenRanks | None = None
 
     def without_first(self, number: int) -> "LandmarkMeans":
-        """Returns the landmarks and the ranks of tokens after the first `number`, which are one token each."""
+        """Returns landmarks and ranks of tokens after the first `number`, which are one token each."""
         ranks = None if self.ranks is None else self.ranks.without_first(number)
         return LandmarkMeans(self.means[:, number:], self.mask[:, number:], ranks)
 
