@@ -62,15 +62,22 @@ def test_too_little_memory_ends_a_run_with_advice(
 
 
 @pytest.mark.parametrize("called", ["run_finetune"], indirect=True)
-def test_only_the_first_process_reports_the_export(called, monkeypatch, tmp_path):
-    call, trainer, _ = called
+def test_export_compares_the_config_and_runs_in_one_process(called, monkeypatch, tmp_path):
+    program, trainer, name = called
     monkeypatch.setattr(trainer, "write_export", lambda folder: folder / "model")
     monkeypatch.setattr(training, "enable_compilation_cache", lambda folder: None)
     flags = ("--mode=export", f"--workdir={tmp_path}")
     write_json(tmp_path / "config.json", configs.load_file("configs/glue.py")("sst2").to_dict())
-    assert call(*flags) == (0, f"Wrote {tmp_path}/model.\n", "")
-    monkeypatch.setattr(training, "is_primary", lambda: False)
-    assert call(*flags) == (0, "", "")
+    write_json(tmp_path / "result.json", {"task": "sst2"})
+    assert program(*flags) == (0, f"Wrote {tmp_path}/model.\n", "")
+    config = "--config=configs/glue.py:sst2"
+    for more, word in (
+        ((config, "--config.data.max_len=7"), "data.max_len"),
+        (("--distributed",), "one process"),
+    ):
+        refused = program(*flags, *more)
+        assert_refused(refused, name)
+        assert word in refused.errors
 
 
 @pytest.mark.parametrize("below", ["", "/run"])

@@ -135,15 +135,10 @@ def test_predictions_of_a_run_give_its_scores(tmp_path, checkpoint, finished, ta
             assert set(result[f"{name}_standard_error"]) == set(result[name])
 
 
-def test_finished_run_is_evaluated_again_and_exported_atomically(
-    finished, no_annotations, monkeypatch
-):
+def test_finished_run_is_evaluated_again_and_exported_atomically(finished, no_annotations):
     folder, (result, run, data, workdir) = finished
     assert trainer.evaluate_checkpoint(run, data, workdir) == result
     before = set(workdir.path.iterdir())
-    with monkeypatch.context() as another_process:
-        another_process.setattr(training, "is_primary", lambda: False)
-        trainer.write_export(workdir.path)
     with files_of_at_most(5000), pytest.raises(CannotWrite, match="run cannot be written"):
         trainer.write_export(workdir.path)
     assert set(workdir.path.iterdir()) == before
