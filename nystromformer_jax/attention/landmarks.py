@@ -176,7 +176,10 @@ def means_of_segments(
 
 
 def first_tokens(x: Float[Array, "B L H D"], bounds: Int[Array, "B N"]) -> Float[Array, "B M H D"]:
-    """Returns the token at position bounds[s] for each segment s; zeros for empty segments."""
+    """Returns the token at position bounds[s] for each segment s; zeros for empty segments.
+
+    A part of a split sequence may begin with padding of a segment of the part before: padding must be zero.
+    """
     positions = jnp.minimum(bounds[:, :-1], x.shape[1] - 1)
     tokens = jax.vmap(lambda x, positions: x[positions])(x, positions)
     return jnp.where((bounds[:, :-1] < bounds[:, 1:])[..., None, None], tokens, 0)

@@ -98,7 +98,7 @@ def test_the_output_of_an_own_query_is_exact_once_the_pseudoinverse_has_converge
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_kmeans_clusters_the_other_tokens_only(rngs, masked):
-    """Own tokens are no members of clusters: clusters do not depend on them."""
+    """Own tokens are not clustered, so clusters do not depend on them."""
     query, key = (0.3 * normal(next(rngs), (8, 61, HEADS, DIM)) for _ in range(2))
     mask = masks_of_all_kinds(61, M) if masked else None
     options = NystromOptions(num_landmarks=M, num_own_landmarks=2, landmark_selection="kmeans")

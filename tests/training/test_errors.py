@@ -1,4 +1,4 @@
-"""What errors mean. Exit codes: 1 for a failed run, 2 for an invalid command, 128 and more for a signal."""
+"""Exit codes of errors: 1 for a failed run, 2 for an invalid command, 128 and more for a signal."""
 
 import errno
 import gzip

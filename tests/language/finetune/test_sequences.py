@@ -16,7 +16,7 @@ from language.finetune.sequences import SequenceTask
 
 
 def split_of(count, labels=None):
-    """What `write` needs of a split."""
+    """The parts of a split that `write` reads."""
     ids = np.array([str(row) for row in range(count)])
     return types.SimpleNamespace(ids=ids, labels=labels, is_labeled=labels is not None)
 
