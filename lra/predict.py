@@ -19,6 +19,7 @@ import numpy.typing as npt
 from lra import data, train
 from lra.data import listops
 from lra.data.task import Padding, Sequences, Split
+from lra.data.text import FIRST_ID
 from lra.models import Model
 from nystromformer_jax.support.durable import read_config, read_json
 from nystromformer_jax.training import apply_model, load_params
@@ -28,8 +29,8 @@ from reporting.runs import check_numbers
 
 
 def _bytes_of(text: str) -> npt.NDArray[np.int32]:
-    """Returns the token ids of a text as in the tasks Text and Retrieval: UTF-8 bytes plus one."""
-    return np.frombuffer(text.encode(), np.uint8).astype(np.int32) + 1
+    """Returns the token ids of a text as in the tasks Text and Retrieval, one per UTF-8 byte."""
+    return np.frombuffer(text.encode(), np.uint8).astype(np.int32) + FIRST_ID
 
 
 ENCODERS: Mapping[str, Callable[[str], npt.NDArray[np.integer]]] = {
