@@ -7,13 +7,14 @@ whatever the core computes, exact for few tokens, with its masks and options, al
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.core.scope import union_filters
 from jax.typing import ArrayLike
 
 from nystromformer_jax.attention.checks import accum_dtype
@@ -102,8 +103,8 @@ def attention_maps(model: Any, *args: Any, **kwargs: Any) -> list[AttentionMap]:
 
     def capture(call: Any, call_args: Any, call_kwargs: Any, context: Any) -> Any:
         core = context.module
-        is_core = isinstance(core, AttentionCore) or core.name == "core"
-        if is_core and context.method_name == "__call__":
+        is_outermost = _is_core(core) and not any(map(_is_core, _parents(core)))
+        if is_outermost and context.method_name == "__call__":
             inputs = _core_inputs(*call_args, **call_kwargs)
             variables = {name: x for name, x in core.variables.items() if name != COLLECTION}
             # A linen model returns the inputs as variables, through transformations such as `nn.remat`.
@@ -121,7 +122,8 @@ def attention_maps(model: Any, *args: Any, **kwargs: Any) -> list[AttentionMap]:
     sown: Any = {}
     with nn.intercept_methods(capture):
         if isinstance(model, nn.Module):
-            _, sown = model.apply(*args, mutable=[COLLECTION], **kwargs)
+            mutable = union_filters(kwargs.pop("mutable", False), COLLECTION)
+            _, sown = model.apply(*args, mutable=mutable, **kwargs)
         else:
             model(*args, **kwargs)
     if not calls:
@@ -185,6 +187,16 @@ def _one_hot(positions: Positions, query: Float[Array, "B L H D"]) -> Float[Arra
     tokens = jnp.arange(length, dtype=index.dtype)[None, None]
     weights = (index[..., None] == tokens).astype(accum_dtype(query.dtype))
     return jnp.where(is_inside[..., None], weights, jnp.nan)
+
+
+def _is_core(module: nn.Module) -> bool:
+    return isinstance(module, AttentionCore) or module.name == "core"
+
+
+def _parents(module: nn.Module) -> Iterator[nn.Module]:
+    """Yields the modules that contain `module`, innermost first."""
+    while isinstance(module := module.parent, nn.Module):  # a Scope or None above the outermost
+        yield module
 
 
 def _core_inputs(

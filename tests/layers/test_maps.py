@@ -196,6 +196,24 @@ def test_rows_are_the_same_with_the_length_on_a_mesh(rngs):
         assert_close(rollout(x), expected, REFERENCE)
 
 
+class Wrapper(nn.Module):
+    """A core around another core."""
+
+    core: nn.Module
+
+    def __call__(self, *inputs, deterministic):
+        return self.core(*inputs, deterministic=deterministic)
+
+
+def test_a_core_around_a_core_has_one_map_and_mutable_collections_are_allowed(rngs):
+    inner, x = make_core("softmax"), normal(next(rngs), (B, L, E))
+    layer = SelfAttention(H, lambda **_: Wrapper(inner(parent=None), name="core"))
+    variables = random_variables(next(rngs), layer, x)
+    (found,) = of_linen(layer, variables, x, MASK, mutable=["intermediates"])
+    (expected,) = of_linen(SelfAttention(H, inner), variables, x, MASK)
+    assert_close(found.rows(), expected.rows(), SAME_ARITHMETIC)
+
+
 def test_models_without_one_map_per_layer_are_errors(rngs):
     core, x = make_core("softmax"), normal(next(rngs), (B, L, E))
     mlp = MlpBlock(F)
