@@ -24,16 +24,26 @@ from reporting.writer import output_path
 
 # For the training step. Retrieval is missing: Hugging Face has no classifier of pairs.
 CONFIGS = ("listops", "listops_short", "text", "image", "pathfinder", "pathx")
-LENGTHS = (512, 1024, 2048, 4096, 8192)
+LENGTHS = (512, 1024, 2048, 4096, 16_384)
 CONV = 33
+OPTIONS = ((0, False), (CONV, False), (0, True))  # width of the convolution, with a mask
 # Our forms by their name in the table, and the names of the others.
 COMPARISONS = {
     "functions": (
-        {name: name for name in ("ours", "ours, k-means", "exact (JAX)")},
-        ("exact (PyTorch)",),
+        {name: name for name in ("ours", "ours, ridge", "ours, k-means", "exact (JAX)")},
+        ["exact (PyTorch)"],
     ),
-    "modules": ({"ours": "our module"}, ("Hugging Face", "lucidrains")),
+    "modules": (
+        {
+            "ours": "our module",
+            "ours, ridge": "our module, ridge",
+            "projections": "projections",
+            "exact": "exact module",
+        },
+        ["Hugging Face", "lucidrains"],
+    ),
 }
+LONGEST_EXACT = 8192  # at twice that, exact attention takes minutes, and JAX's more than 8 GiB
 PACKAGES = ("torch", "transformers", "nystrom-attention")
 
 
@@ -90,9 +100,15 @@ def _compare(given: argparse.Namespace) -> None:
 
         table.fill(("task",), [(config["data"]["task"],)], step, part="training_step")
     if given.only != "step":
+        cells = (
+            (length, *options, comparison)
+            for length, options, comparison in itertools.product(
+                given.lengths, OPTIONS, COMPARISONS
+            )
+        )
         table.fill(
             ("length", "conv", "masked", "comparison"),
-            itertools.product(given.lengths, (0, CONV), (False, True), COMPARISONS),
+            cells,
             functools.partial(_times, call_of, given.rounds),
             part="attention",
         )
@@ -104,6 +120,9 @@ def _times(
 ) -> Row:
     """Returns the times of a comparison, forward and with gradient."""
     ours, others = COMPARISONS[comparison]
+    if length > LONGEST_EXACT:
+        ours = {name: form for name, form in ours.items() if not name.startswith("exact")}
+        others = [name for name in others if not name.startswith("exact")]
     sizes: dict[str, Any] = {"length": length, "conv": conv, "masked": masked}
     row = {"comparison": comparison, **sizes}
     for mode in MODES:

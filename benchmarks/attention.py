@@ -6,12 +6,15 @@ kernels   our kernels for TPUs
 plain     our implementation without kernels
 literal   other implementations, translated operation by operation, without a mask
 exact     softmax attention; "exact (JAX)" and "cudnn" are JAX's own, the latter without a mask
+
+MODULES have projections. The "exact module" has softmax attention, and "projections" a sum in its place.
 """
 
 import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +31,27 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ours, ridge": {"pinv": "ridge"},
     "kernels": {"implementation": "pallas_tpu"},
     "plain": {"implementation": "xla"},
+}
+
+
+class _Sum(nn.Module):
+    """In place of attention: the sum of query, key and value."""
+
+    @nn.compact
+    def __call__(self, query: Array, key: Array, value: Array, *_: Any, **__: Any) -> Array:
+        return query + key + value
+
+
+def _nystrom(conv: int, pinv: str = "iterative") -> Any:
+    return make_core("nystrom", num_landmarks=LANDMARKS, conv_kernel_size=conv, pinv=pinv)
+
+
+# Cores of modules, for a width of the convolution.
+MODULES: dict[str, Callable[[int], Any]] = {
+    "our module": _nystrom,
+    "our module, ridge": functools.partial(_nystrom, pinv="ridge"),
+    "exact module": lambda conv: make_core("softmax"),
+    "projections": lambda conv: _Sum,
 }
 
 
@@ -59,10 +83,10 @@ def attend(
 def case(
     name: str, mode: str, batch: int, length: int, *, conv: int, dtype: Any, masked: bool = False
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Returns a function and random arguments: one of the forms above, or "our module".
+    """Returns a function and random arguments of a form above.
 
-    The module has its projections and the sizes of Hugging Face's. In the mode "gradient" the results are the
-    output and the gradients of all inputs but the mask.
+    Modules have the sizes of Hugging Face's. In the mode "gradient" the results are the output and the
+    gradients of all inputs but the mask.
     """
     random = np.random.default_rng(0)
 
@@ -72,9 +96,8 @@ def case(
     mask = jnp.broadcast_to(jnp.arange(length) < 0.8 * length, (batch, length)) if masked else None
     function: Callable[..., Any]
     inputs: tuple[Any, ...]
-    if name == "our module":
-        core = make_core("nystrom", num_landmarks=LANDMARKS, conv_kernel_size=conv)
-        module = SelfAttention(HEADS, core, dtype=dtype, param_dtype=dtype)
+    if name in MODULES:
+        module = SelfAttention(HEADS, MODULES[name](conv), dtype=dtype, param_dtype=dtype)
         x, cotangent = normal(2, batch, length, HEADS * DIM)
         inputs = (module.init(jax.random.key(0), x, deterministic=True), x)
 

@@ -1,13 +1,11 @@
 """Tables of the times of other implementations on a CPU, divided by ours; see `benchmarks.__main__`.
 
 Two comparisons: functions of query, key and value (ours and exact attention of JAX and of PyTorch),
-and modules with their projections (ours, Hugging Face's and lucidrains').
+and modules (ours, its projections alone, Hugging Face's and lucidrains').
 """
 
 from collections.abc import Mapping
 from typing import Any
-
-import pandas as pd
 
 from reporting.tables import NOTHING
 from reporting.tables import markdown as markdown_table
@@ -50,26 +48,17 @@ def markdown(results: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def headline(results: Mapping[str, Any]) -> str:
-    """Returns a short table for the README: forward + gradient without a mask, both comparisons."""
-    times = {
-        (row["conv"], row["length"], row["comparison"]): row["gradient"]
+def short(results: Mapping[str, Any], comparison: str, *, conv: bool = True) -> str:
+    """Returns the times forward + gradient without a mask; without `conv`, those without convolution."""
+    table = [
+        {
+            f"{comparison}, n": f"{row['length']:,}{', convolution' if row['conv'] else ''}",
+            **_cells(row["gradient"], 0, 2),
+        }
         for row in results["attention"]
-        if not row["masked"]
-    }
-    table = []
-    for conv, length in sorted({key[:2] for key in times}):
-        functions, modules = (times[conv, length, comparison] for comparison in COMPARISONS)
-        cells = _cells(modules, 0, 2)
-        table.append(
-            {
-                "forward + gradient, n": f"{length:,}{', convolution' if conv else ''}",
-                **_cells(functions, 0, 1),
-                "our module, ms": cells.pop("ours, ms"),
-                **cells,
-            }
-        )
-    return markdown_table(pd.DataFrame(table))
+        if row["comparison"] == comparison and not row["masked"] and (conv or not row["conv"])
+    ]
+    return markdown_table(table)
 
 
 def _cells(times: Mapping[str, Mapping[str, float]], digits: int, of_ratios: int) -> dict[str, str]:

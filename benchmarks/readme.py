@@ -79,10 +79,6 @@ def _verdict() -> pd.DataFrame:
     return rows.rename_axis("test accuracy, %").reset_index()
 
 
-def _without_convolution(table: str) -> str:
-    return "".join(line for line in table.splitlines(keepends=True) if "convolution" not in line)
-
-
 def _short_plans(numbers: Any) -> str:
     """Returns the table of plans without the parts of the memory; the stored page has all columns."""
     rows = [line.split(" | ") for line in plans.markdown(numbers).splitlines()]
@@ -115,14 +111,16 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "approximation": lambda: approximation.markdown(_json("approximation")),
     "approximation-short": lambda: approximation.headline(_json("approximation")),
     "approximation-trained": lambda: approximation.trained_markdown(_json("approximation")),
-    "attention": lambda: comparison.headline(_json("benchmarks/cpu")),
+    "attention": lambda: "\n".join(
+        comparison.short(_json("benchmarks/cpu"), name) for name in comparison.COMPARISONS
+    ),
     "control": lambda: markdown(report.control_table(report.control(_groups(), "fast"))),
     "control-open": lambda: markdown(report.control_table(report.control(_groups(), "open_small"))),
     "language-finetuning": lambda: markdown(language.table_2(_language())),
     "language-gains": lambda: markdown(language.gains_table(_language())),
     "efficiency": lambda: efficiency.headline(_json("efficiency/cpu")),
     "mqar": lambda: markdown(report.recall_table(report.recall_groups(_groups()))),
-    "speed": lambda: _without_convolution(comparison.headline(_json("benchmarks/cpu"))),
+    "speed": lambda: comparison.short(_json("benchmarks/cpu"), "modules", conv=False),
     "table3": lambda: markdown(report.select(_table3(), (), SOURCES, n=True)),
     "verdict": lambda: markdown(_verdict()),
     "bert-base": lambda: steps.markdown(_json("steps/bert-base")),
