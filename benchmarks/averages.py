@@ -7,7 +7,7 @@ from flax.typing import Dtype
 from nystromformer_jax import GatedEmaBlock, make_core, multi_scale_ema
 from nystromformer_jax.typing import Array, Float
 
-STATES = 16  # N, as in recipe=open
+STATES = 16  # N, as in recipe=mega
 NAMES = ("ema", "ema-fft", "block-ema", "block")
 
 

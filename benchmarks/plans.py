@@ -3,7 +3,7 @@
     python -m benchmarks.plans --out results/plans/table
     python -m benchmarks.plans --scaling --out results/plans/scaling
 
-The first plans the paper's five tasks, BERT-base pretraining and `recipe=open`, each with the config's own
+The first plans the paper's five tasks, BERT-base pretraining and `recipe=mega`, each with the config's own
 batch. The second plans ListOps on 1 to 256 chips of a v5e, with the config's batch and with 2 examples per
 chip. With more chips than examples, the length is split, too. Needs libtpu (extra `plan`), and for GPUs the
 extra `plan-gpu`. The table is rewritten after every cell; the same command resumes.
@@ -26,7 +26,7 @@ from reporting.tables import markdown as markdown_table
 
 CONFIGS = (
     *("listops", "text", "retrieval", "image", "pathfinder", "pretrain:base"),
-    *("listops:nystrom,recipe=open", "text:nystrom,recipe=open"),
+    *("listops:nystrom,recipe=mega", "text:nystrom,recipe=mega"),
 )
 TOPOLOGIES = ("v5e:4x4", "h200:1")
 SCALES = ("1x1", "2x4", "4x4", "8x8", "16x16")  # chips of a v5e

@@ -107,7 +107,7 @@ def _by_iteration(numbers: Any) -> str:
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "ablation": lambda: ablation.markdown(_json("ablation")["rows"]),
-    "ablation-open": lambda: ablation.markdown(_json("ablation-open")["rows"]),
+    "ablation-mega": lambda: ablation.markdown(_json("ablation-mega")["rows"]),
     "approximation": lambda: approximation.markdown(_json("approximation")),
     "approximation-short": lambda: approximation.headline(_json("approximation")),
     "approximation-trained": lambda: approximation.trained_markdown(_json("approximation")),
@@ -115,7 +115,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
         comparison.short(_json("benchmarks/cpu"), name) for name in comparison.COMPARISONS
     ),
     "control": lambda: markdown(report.control_table(report.control(_groups(), "fast"))),
-    "control-open": lambda: markdown(report.control_table(report.control(_groups(), "open_small"))),
+    "control-mega": lambda: markdown(report.control_table(report.control(_groups(), "mega_small"))),
     "language-finetuning": lambda: markdown(language.table_2(_language())),
     "language-gains": lambda: markdown(language.gains_table(_language())),
     "efficiency": lambda: efficiency.headline(_json("efficiency/cpu")),

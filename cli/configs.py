@@ -61,7 +61,7 @@ class Given:
         That is its label, its recipe and its command. The path of the config file is relative to the
         repository, or absolute if the file is outside.
         """
-        from reporting.records import label_of
+        from reporting.records import RENAMED, label_of
 
         config = with_values(self.sections, values)
         if "cpu_accumulation" in config["train"]:  # of version 0.2.0
@@ -71,7 +71,7 @@ class Given:
         file, root = Path(self.path).resolve(), CONFIGS.resolve().parent
         shown = str(file.relative_to(root) if file.is_relative_to(root) else file)
         recipes = [
-            option.removeprefix("recipe=")
+            RENAMED.get(recipe := option.removeprefix("recipe="), recipe)
             for option in split_commas(self.argument)
             if option.startswith(("recipe=", "quirks="))
             and option not in ("recipe=paper", "quirks=none")

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from configs import fast, official, open_track
+from configs import fast, mega, official
 from lra.config import ModelConfig
 from lra.data import DataConfig
 from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.support.plugins import is_plugin
 from nystromformer_jax.support.spelling import nearest, split_commas
 from nystromformer_jax.training.config import SECTIONS
+from reporting.records import renamed_recipe
 
 
 def defaults(schema: type) -> dict[str, Any]:
@@ -81,8 +82,8 @@ QUIRKS: dict[str, Callable[[str], Mapping[str, Any]]] = {
 RECIPES: dict[str, Callable[[str], Mapping[str, Any]]] = {
     "paper": lambda task: {},
     "fast": fast.values,
-    "open": open_track.values,
-    "open_small": open_track.small,
+    "mega": mega.values,
+    "mega_small": mega.small,
 }
 
 
@@ -226,6 +227,7 @@ def _parse(argument: str) -> _Argument:
     else:
         raise ValueError(f"Unknown attention {name!r}{nearest(name, ATTENTIONS)}")
     recipe, quirks = options.pop("recipe", "paper"), options.pop("quirks", "none")
+    recipe = renamed_recipe(recipe)
     if recipe not in RECIPES:
         raise ValueError(f"Unknown recipe {recipe!r}{nearest(recipe, RECIPES)}")
     if quirks not in QUIRKS:

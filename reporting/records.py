@@ -3,6 +3,8 @@
 `config.json` has the sections of the config and these three texts, from the first second of the run.
 """
 
+import functools
+import logging
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from nystromformer_jax.attention.options import is_default
 from nystromformer_jax.support.plugins import short_name
 
 RECORDED = ("label", "recipe", "command")
+# Former names of recipes. Recorded runs keep them; commands may use them until the release after this one.
+RENAMED = {"open": "mega", "open_small": "mega_small"}
 # The option whose value follows the name of an attention in a label, as in nystrom-64.
 SIZES: Mapping[str, str] = {
     "nystrom": "num_landmarks",
@@ -66,6 +70,19 @@ def label_of(config: Mapping[str, Any], default: Mapping[str, Any]) -> str:
         if key not in UNLABELED and key != f"attention.{size}" and before.get(key) != value
     ]
     return ", ".join(words)
+
+
+@functools.cache  # one warning per process
+def renamed_recipe(recipe: str) -> str:
+    """Returns the present name of a recipe in a command; logs a warning if the recipe has been renamed."""
+    name = RENAMED.get(recipe, recipe)
+    if name != recipe:
+        logging.getLogger(__name__).warning(
+            "recipe=%s is now recipe=%s; the next release will not accept the old name.",
+            recipe,
+            name,
+        )
+    return name
 
 
 def recipe_words(recipe: str) -> str:

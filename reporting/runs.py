@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from nystromformer_jax.support.durable import read_json, read_record
-from reporting.records import RECORDED, setting_of
+from reporting.records import RECORDED, RENAMED, setting_of
 
 Kind = Literal["lra", "pretrain", "glue", ""]
 # Preference among runs of the same setting and seed.
@@ -183,7 +183,7 @@ def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
     laps = list(laps_of(speed).values()) or [result.get("step_seconds") or math.nan]
     step_low, step_seconds, step_high = np.quantile(laps, (0.25, 0.5, 0.75)).tolist()
     last = metrics[-1]["step"] if metrics else 0
-    versions = environment.get("versions") or {}
+    versions, recipe = environment.get("versions") or {}, str(config.get("recipe", ""))
     return {
         **_flat(result),
         "folder": folder.resolve(),
@@ -192,9 +192,9 @@ def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
         "seed": config["train"]["seed"],
         "attention": config["attention"]["name"],
         "label": config["attention"]["name"],  # of a run that has no record
-        "recipe": "",
         "command": "",
         **{key: str(config[key]) for key in RECORDED if key in config},
+        "recipe": RENAMED.get(recipe, recipe),
         "state": state,
         "done_steps": int(result.get("step") or result.get("total_steps") or last),
         "metrics": metrics,

@@ -114,6 +114,12 @@ def test_rejects_unknown_options(name, argument, word):
         config_of(name, argument)
 
 
+def test_a_recipe_that_was_renamed_is_accepted_with_a_warning(caplog):
+    config = config_of("text", "nystrom,recipe=open_small")
+    assert config == config_of("text", "nystrom,recipe=mega_small")
+    assert [record.args for record in caplog.records] == [("open_small", "mega_small")]
+
+
 def test_defaults_are_nystrom_attention_and_the_recipe_of_the_paper():
     for name in ("listops", "pathfinder", "pathx"):
         assert config_of(name, "num_landmarks=16") == config_of(name, "nystrom,num_landmarks=16")
@@ -133,7 +139,7 @@ def test_every_task_supports_the_quirks_of_the_authors(name):
 @pytest.mark.parametrize("name", ["listops", "text", "retrieval", "image", "pathfinder", "pathx"])
 def test_every_task_has_recipes_with_moving_averages(name):
     wide, small, fast = (
-        config_of(name, f"nystrom,recipe={one}") for one in ("open", "open_small", "fast")
+        config_of(name, f"nystrom,recipe={one}") for one in ("mega", "mega_small", "fast")
     )
     for config in (wide, small):
         assert (config.model.block, config.model.positions) == ("gated_ema", "none")

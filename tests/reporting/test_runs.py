@@ -68,6 +68,11 @@ def test_an_older_run_has_the_name_of_its_attention_as_label(tmp_path):
     assert list(read(tmp_path)[["label", "recipe", "command"]].iloc[0]) == ["nystrom", "", ""]
 
 
+def test_a_recipe_that_was_renamed_has_its_present_name(tmp_path):
+    write_run(tmp_path / "a", recipe="open_small")
+    assert read(tmp_path)["recipe"].tolist() == ["mega_small"]
+
+
 @pytest.mark.parametrize(
     ("file", "change", "word"),
     [

@@ -151,7 +151,7 @@ def test_control_is_what_attention_adds(tmp_path):
     cells = rows(control_table(found))
     assert cells["ListOps"][:3] == ["0, 1, 2", "0, 1, 2", "+2.00"]
     assert cells["Text"][3].endswith("binomial standard error")
-    assert len(control(groups, "open")) == 0
+    assert len(control(groups, "mega")) == 0
 
 
 def test_recall_has_a_row_per_attention_and_a_column_per_number_of_pairs(tmp_path):
