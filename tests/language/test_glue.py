@@ -3,9 +3,8 @@
 import pytest
 
 from language.glue import main
-from tests.language.finetune.glue_fakes import HEADERS, write_reviews, write_task
-
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "train", "film", '"', "a", "b"]
+from tests.language.finetune.glue_fakes import HEADERS, write_task
+from tests.language.texts import write_vocabulary
 
 
 @pytest.mark.parametrize("name", HEADERS)
@@ -19,20 +18,10 @@ def test_without_a_tokenizer_words_are_counted(name, tmp_path, capsys):
     assert '"train 0 a' in page
 
 
-def test_long_reviews_are_printed_truncated(tmp_path, capsys):
-    folder = write_reviews(tmp_path)
-    for file in (folder / "train" / "pos").iterdir():
-        file.write_text(f"{file.name} {'x' * 1000}")
-    assert main(["imdb", f"--dir={tmp_path}", "--show=9"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert any(line.endswith("x …") and len(line) == 402 for line in lines)
-    assert "1 (pos):" in "\n".join(lines)
-
-
 def test_with_a_tokenizer_the_data_are_prepared(tmp_path, capsys):
     write_task(tmp_path, "rte")
-    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    flags = [f"--dir={tmp_path}", f"--tokenizer={tmp_path / 'vocab.txt'}", "--max_len=16"]
+    vocabulary = write_vocabulary(tmp_path, "train", "film", '"', "a", "b")
+    flags = [f"--dir={tmp_path}", f"--tokenizer={vocabulary}", "--max_len=16"]
     assert main(["rte", *flags, "--show=0"]) == 0
     page = capsys.readouterr().out
     assert "all hashes match" in page
@@ -48,19 +37,13 @@ def test_with_a_tokenizer_the_data_are_prepared(tmp_path, capsys):
         (["rte"], "train.tsv is missing in"),
         (["rte"], "set --dir to its folder"),
         (["imdb"], "neither aclImdb nor"),
+        (["wnli", "--tokenizer=none.json"], "none.json does not exist"),
     ],
 )
 def test_errors_are_one_line(arguments, words, tmp_path, capsys):
+    write_task(tmp_path, "wnli")
     assert main([*arguments, f"--dir={tmp_path}"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("language.glue: ")
     assert words in error
     assert error.count("\n") == 1
-
-
-def test_a_missing_tokenizer_is_one_line(tmp_path, capsys):
-    write_task(tmp_path, "rte")
-    assert main(["rte", f"--dir={tmp_path}", f"--tokenizer={tmp_path / 'none.json'}"]) == 2
-    error = capsys.readouterr().err
-    assert "none.json does not exist" in error
-    assert "set --tokenizer to" in error

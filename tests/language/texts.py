@@ -5,25 +5,12 @@ import gzip
 import json
 import random
 
-WORDS = (
-    "the",
-    "of",
-    "and",
-    "a",
-    "in",
-    "to",
-    "cat",
-    "dog",
-    "café",
-    "river",
-    "mountain",
-    "sat",
-    "over",
-)
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = "the of and a in to cat dog café river mountain sat over"
 
 
 def sentence(rng):
-    words = rng.choices(WORDS, k=rng.randint(3, 13))
+    words = rng.choices(WORDS.split(), k=rng.randint(3, 13))
     return f"{' '.join(words).capitalize()}."
 
 
@@ -52,6 +39,11 @@ def write(path, text):
     content = text.encode()
     path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
     return path
+
+
+def write_vocabulary(folder, *words):
+    """Writes BERT's vocabulary file with the special tokens and some words; returns its path."""
+    return write(folder / "vocab.txt", "".join(f"{token}\n" for token in (*SPECIAL, *words)))
 
 
 def in_form(form, docs, folder):

@@ -1,6 +1,7 @@
 """`python -m language.corpus`."""
 
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -67,7 +68,8 @@ def test_errors_name_the_flags_of_the_command(path, arguments, words, capsys):
     assert error.splitlines()[-1].startswith("language.corpus: ")
 
 
-def test_stopped_preparation_prints_no_traceback_and_keeps_its_pieces(path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_stopped_preparation_prints_no_traceback_and_keeps_its_pieces(path, number, code):
     """The process also shows that no accelerator framework is imported."""
     script = (
         "import sys, time\n"
@@ -88,9 +90,9 @@ def test_stopped_preparation_prints_no_traceback_and_keeps_its_pieces(path):
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
     assert process.stdout.readline() == "imported []\n"
-    process.terminate()
+    process.send_signal(number)
     _, error = process.communicate(timeout=60)
-    assert process.returncode == 143
+    assert process.returncode == code
     assert "Traceback" not in error
     [kept] = (cache.cache_dir() / "data").glob("corpus-*.pieces")
     assert len(list(kept.glob("000000-of-*[0-9]"))) == 1

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 
 from nystromformer_jax import NystromformerConfig, NystromformerForMaskedLM
 from nystromformer_jax.pretrained import save_pretrained
-from tests.language import runs
+from tests.language import runs, texts
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["good", "bad", "film", "plot", "the", "very", "old", "long", "anna", "bo", "rome", "who"]
 PIECES = ["in", "##s", "##ly", "."]
 LABELS = {"bad": "sad", "good": "fun", "old": "odd"}
@@ -20,9 +19,8 @@ COUNT = 24
 
 def checkpoint(folder, max_len=29):
     """Writes a tiny model and a WordPiece vocabulary; returns the folder."""
-    tokens = [*SPECIAL, *WORDS, *PIECES]
     config = NystromformerConfig(
-        vocab_size=len(tokens),
+        vocab_size=len([*texts.SPECIAL, *WORDS, *PIECES]),
         max_len=max_len,
         embed_dim=16,
         num_layers=1,
@@ -35,8 +33,7 @@ def checkpoint(folder, max_len=29):
     init = jax.jit(functools.partial(model.init, deterministic=True))
     variables = init(jax.random.key(0), jnp.ones((1, 5), jnp.int32))
     save_pretrained(folder, model, variables, more={"pad_token_id": 0})
-    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
-    return folder
+    return texts.write_vocabulary(folder, *WORDS, *PIECES).parent
 
 
 def text(row, part=0):

@@ -12,49 +12,26 @@ NLI = (
 )
 STSB = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
 ENTAILMENT = "index\tsentence1\tsentence2"
-# The first lines of the release's files; CoLA's two have none, and these are what their columns are.
+PAIR = "#1 ID\t#2 ID\t#1 String\t#2 String"
+# The first lines of the release's files with labels and of those without.
 HEADERS = {
-    "sst2": {"train": "sentence\tlabel", "valid": "sentence\tlabel", "test": "index\tsentence"},
-    "mrpc": {
-        "train": "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
-        "valid": "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
-        "test": "index\t#1 ID\t#2 ID\t#1 String\t#2 String",
-    },
-    "qnli": {
-        "train": "index\tquestion\tsentence\tlabel",
-        "valid": "index\tquestion\tsentence\tlabel",
-        "test": "index\tquestion\tsentence",
-    },
-    "qqp": {
-        "train": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
-        "valid": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
-        "test": "id\tquestion1\tquestion2",
-    },
-    "mnli": {
-        "train": f"{NLI}\tlabel1\tgold_label",
-        "valid": f"{NLI}\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label",
-        "valid_mismatched": f"{NLI}\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label",
-        "test": NLI,
-        "test_mismatched": NLI,
-        "test_diagnostic": ENTAILMENT,
-    },
-    "cola": {
-        "train": "source\tlabel\tmark\tsentence",
-        "valid": "source\tlabel\tmark\tsentence",
-        "test": "index\tsentence",
-    },
-    "rte": {
-        "train": f"{ENTAILMENT}\tlabel",
-        "valid": f"{ENTAILMENT}\tlabel",
-        "test": ENTAILMENT,
-    },
-    "stsb": {"train": f"{STSB}\tscore", "valid": f"{STSB}\tscore", "test": STSB},
-    "wnli": {
-        "train": f"{ENTAILMENT}\tlabel",
-        "valid": f"{ENTAILMENT}\tlabel",
-        "test": ENTAILMENT,
-    },
+    "sst2": ("sentence\tlabel", "index\tsentence"),
+    "mrpc": (f"Quality\t{PAIR}", f"index\t{PAIR}"),
+    "qnli": ("index\tquestion\tsentence\tlabel", "index\tquestion\tsentence"),
+    "qqp": ("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "id\tquestion1\tquestion2"),
+    "mnli": (f"{NLI}\tlabel1\tgold_label", NLI),
+    "cola": ("source\tlabel\tmark\tsentence", "index\tsentence"),
+    "rte": (f"{ENTAILMENT}\tlabel", ENTAILMENT),
+    "stsb": (f"{STSB}\tscore", STSB),
+    "wnli": (f"{ENTAILMENT}\tlabel", ENTAILMENT),
 }
+MNLI_VALID = f"{NLI}\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label"
+OTHER_HEADERS = {
+    ("mnli", "valid"): MNLI_VALID,
+    ("mnli", "valid_mismatched"): MNLI_VALID,
+    ("mnli", "test_diagnostic"): ENTAILMENT,
+}
+WITHOUT_HEADER = (("cola", "train"), ("cola", "valid"))  # the headers are what their columns are
 COUNTS = {"train": 31, "valid": 7}  # and 5 a test split
 
 
@@ -94,12 +71,9 @@ def label(task, row):
 def write_task(folder, name):
     """Writes a task in `folder`/TITLE; returns that folder."""
     task = TASKS[name]
-    for split, header in HEADERS[name].items():
-        rows = (
-            [header.split("\t")]
-            if (name, split) not in (("cola", "train"), ("cola", "valid"))
-            else []
-        )
+    for split in task.files:
+        header = OTHER_HEADERS.get((name, split), HEADERS[name][split.startswith("test")])
+        rows = [] if (name, split) in WITHOUT_HEADER else [header.split("\t")]
         for row in range(COUNTS.get(split.split("_")[0], 5)):
             cells = dict.fromkeys(header.split("\t"), "x")
             cells |= {task.index: str(row)} if task.index in cells else {}
@@ -108,8 +82,7 @@ def write_task(folder, name):
                 cells[task.label] = label(task, row)
             rows.append(list(cells.values()))
         file = folder / task.title / task.files[split]
-        (folder / task.title).mkdir(parents=True, exist_ok=True)
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
     return folder / task.title
 

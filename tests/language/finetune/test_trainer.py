@@ -5,51 +5,31 @@ import dataclasses
 import functools
 import json
 import shutil
-import types
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn import metrics as sklearn_metrics
 
 from language.checkpoint import read_params
 from language.config import (
-    FinetuneEvalConfig,
-    FinetuneOptimizerConfig,
-    FinetuneTrainConfig,
     InitConfig,
 )
 from language.finetune import trainer
 from language.finetune.answering import f1
-from language.finetune.data import TaskData
 from language.finetune.glue_tasks import TASKS
 from language.finetune.heads import HEADS
-from language.finetune.run import collate, is_partial, make_loss, mean_loss
 from language.finetune.tagging import entity_scores
 from language.tokenizer import load_tokenizer
 from nystromformer_jax import training
 from nystromformer_jax.pretrained import from_pretrained, load, save_pretrained
 from nystromformer_jax.support.durable import sha256_of
-from nystromformer_jax.support.predictions import padded_len
 from nystromformer_jax.training import CannotWrite, ConfigDiffers, NotFinished, Workdir
-from tests.helpers import OTHER_FRAMEWORK, REFERENCE, assert_close, files_of_at_most, rematerialises
+from tests.helpers import OTHER_FRAMEWORK, assert_close, files_of_at_most, rematerialises
 from tests.language import runs
 from tests.language.finetune import fakes, glue_fakes
 
 EPOCHS = {"token_classification": 20.0, "question_answering": 20.0}  # enough to learn the task
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """The folder of a tiny model with a vocabulary, written without training.
-
-    It has a decision threshold, like the model of a run with `eval.tune_threshold`.
-    """
-    folder = fakes.checkpoint(tmp_path_factory.mktemp("model"))
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"decision_threshold": 0.999}))
-    return folder
 
 
 def config_of(folder, checkpoint, name, argument="", **changes):
@@ -267,66 +247,11 @@ def test_run_starts_from_the_checkpoint_unless_from_scratch(tmp_path, checkpoint
         assert (np.abs(words[0] - words[1]).max() > 1e-3) == from_scratch
 
 
-@pytest.mark.slow(minutes=0.2)
-def test_attention_can_differ_from_the_checkpoints(tmp_path, checkpoint):
-    config = config_of(tmp_path, checkpoint, "mrpc", ",attention=softmax,conv_kernel_size=3")
-    result, _, _, _ = trained(tmp_path, config)
-    assert result["attention"] == "softmax"
-
-
 @pytest.mark.parametrize("remat", [False, True])
 def test_remat_recomputes_layers(tmp_path, checkpoint, remat):
     argument, changes = ",attention=softmax", {"train": {"remat": remat}}
     config = runs.glue_sections("mrpc", tmp_path, checkpoint, argument, **changes)
     assert rematerialises(trainer.make_spec(trainer.prepare(config), 40)) == remat
-
-
-def test_run_is_partial_if_it_saw_or_evaluated_less(tmp_path, checkpoint):
-    run = trainer.prepare(runs.glue_sections("mrpc", tmp_path, checkpoint))
-    task = TASKS["mrpc"]
-
-    def partial(splits=None, **changes):
-        sections = {
-            name: dataclasses.replace(section, **changes.get(name, {}))
-            for name, section in run.sections.items()
-        }
-        counts = {**task.sizes, **(splits or {})}
-        own = {name: range(size) for name, size in counts.items()}
-        data = TaskData(task, None, own, "", tmp_path, counts)
-        return is_partial(dataclasses.replace(run, sections=sections), data)
-
-    for whole in (
-        {},
-        {"train": {"epochs": 1.0}},
-        {"train": {"total_steps": 10**6}},
-        {"eval": {"max_examples": 1_725}},
-    ):
-        assert not partial(**whole), whole
-    for part in (
-        {"train": {"epochs": 0.9}},
-        {"train": {"total_steps": 916}},  # of 917 in two passes
-        {"eval": {"max_examples": 1_724}},
-        {"splits": {"train": 3_600}},
-        {"splits": {"valid": 400}},
-    ):
-        assert partial(**part), part
-
-
-def test_evaluates_after_each_epoch_rounded_up_to_full_steps(tmp_path, checkpoint):
-    run = trainer.prepare(runs.glue_sections("mrpc", tmp_path, checkpoint))
-    for examples, steps in ((40, 5), (41, 6), (47, 6)):  # in batches of 8
-        assert run.fit_config(examples).eval.every_steps == steps
-
-
-def test_epochs_are_converted_to_steps():
-    train = functools.partial(FinetuneTrainConfig, batch_size=32)
-    assert train(epochs=4.0).in_steps(3_668).total_steps == 459
-    assert train(epochs=0.5).in_steps(3_668).total_steps == 58
-    assert train(epochs=4.0, total_steps=7).in_steps(3_668).total_steps == 7
-    optimizer = FinetuneOptimizerConfig(learning_rate=3e-5, warmup_share=0.05)
-    assert optimizer.in_steps(459).warmup_steps == 23
-    assert FinetuneEvalConfig().in_steps(115).every_steps == 115
-    assert FinetuneEvalConfig(every_steps=9).in_steps(115).every_steps == 9
 
 
 @pytest.mark.parametrize(
@@ -351,94 +276,6 @@ def test_rejects_invalid_configs_before_reading_data(tmp_path, checkpoint, chang
     config = runs.glue_sections("mrpc", tmp_path, checkpoint, **changes)
     with pytest.raises(ValueError, match=words):
         trainer.prepare(config)
-
-
-def test_loss_is_a_mean_over_the_labels_of_rows_with_weight():
-    """Two labels, then four in a row of weight 0, then one."""
-    logits = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
-    labels = jnp.array([[1, -1, 1, -1], [3, 3, 3, 3], [-1, 0, -1, -1]])
-    batch = {"inputs": labels, "mask": jnp.ones((3, 4), bool), "types": labels, "labels": labels}
-    model = types.SimpleNamespace(apply=lambda variables, *_, **__: variables["params"])
-    loss_fn = make_loss(model, HEADS["token_classification"])
-    loss, sums = loss_fn(jnp.asarray(logits), {**batch, "weights": jnp.array([1.0, 0, 1])}, None)
-    words = [(0, 0), (0, 2), (2, 1)]
-    expected = sum(np.log(np.exp(logits[at]).sum()) - logits[at][labels[at]] for at in words)
-    correct = sum(logits[at].argmax() == labels[at] for at in words)
-    assert_close(loss, expected, REFERENCE)
-    assert_close(sums, {"loss": (expected, 3), "accuracy": (correct, 3)}, REFERENCE)
-
-
-def test_collated_outputs_are_in_the_order_of_the_split():
-    """Rows of weight 0 are dropped, shorter batches are padded, and the loss is a mean over labels."""
-    batches = [
-        {
-            "outputs": {"classes": np.array([[3, 4, 5], [1, 1, 1]])},
-            "loss": np.array([6.0, 2.0]),
-            "count": np.array([3.0, 1.0]),
-            "rows": np.array([2, 0]),
-            "weights": np.array([1.0, 1.0]),
-        },
-        {
-            "outputs": {"classes": np.array([[7, 8], [9, 9]])},
-            "loss": np.array([1.0, 99.0]),
-            "count": np.array([1.0, 1.0]),
-            "rows": np.array([1, 1]),
-            "weights": np.array([1.0, 0.0]),
-        },
-    ]
-    outputs = collate(batches)
-    assert outputs["classes"].tolist() == [[1, 1, 1], [7, 8, 0], [3, 4, 5]]
-    assert mean_loss(batches) == pytest.approx(9 / 5)
-
-
-def test_examples_of_similar_length_are_padded_together(tmp_path, checkpoint):
-    """Batches are shorter than max_len, and the loss of a batch does not depend on its padding."""
-    file = fakes.write(tmp_path, "classification")
-    argument = ",attention=nystrom,max_len=150"
-    config = fakes.sections("classification", file, checkpoint, argument, data={"max_len": 150})
-    run = trainer.prepare(config)
-    data = trainer.load_data(run)
-    split = data.splits["train"]
-    grouped = run.examples(split)
-    assert grouped.lengths.tolist() == (split.lengths[:, 0] + 2).tolist()
-    rows = np.arange(len(split))
-    short = grouped.fetch(rows)
-    assert short["inputs"].shape == (len(split), 64)
-    off = dataclasses.replace(run, data=dataclasses.replace(run.data, group_by_length=False))
-    full = off.examples(split).fetch(rows)
-    assert full["inputs"].shape == (len(split), 150)
-    spec = trainer.make_spec(run, len(split))
-    params = jax.jit(spec.make_params)()
-    weights = {"weights": np.ones(len(split), np.float32)}
-    outputs = [spec.compiled_eval_step(params, {**batch, **weights}) for batch in (short, full)]
-    assert_close(outputs[0]["loss"], outputs[1]["loss"], OTHER_FRAMEWORK)
-    for changes in (
-        {"landmark_layout": "hf"},
-        {"mask_conv": False, "conv_kernel_size": 3},
-        {"attention": "reformer"},
-    ):
-        changed = dataclasses.replace(run.model.config, **changes)
-        model = dataclasses.replace(run, model=type(run.model)(changed))
-        assert model.examples(split).lengths is None
-    lengths = {1: 64, 64: 64, 65: 128, 128: 128, 129: 150, 150: 150}
-    assert {longest: padded_len(longest, 150) for longest in lengths} == lengths
-
-
-def test_layouts_that_depend_on_the_length_are_padded_to_max_len(tmp_path):
-    """Hugging Face's layout needs a length that is a multiple of the number of landmarks."""
-    checkpoint = fakes.checkpoint(tmp_path / "checkpoint", max_len=150)
-    file = fakes.write(tmp_path, "classification")
-    changes = {"data": {"max_len": 150}, "init": {"quirks": "hf"}}
-    config = fakes.sections("classification", file, checkpoint, ",attention=nystrom", **changes)
-    config["attention"]["num_landmarks"] = 15
-    run = trainer.prepare(config)
-    split = trainer.load_data(run).splits["train"]
-    assert run.model.config.landmark_layout == "hf"
-    assert run.examples(split).lengths is None
-    batch = run.examples(split).fetch(np.arange(3))
-    spec = trainer.make_spec(run, len(split))
-    weights = {"weights": np.ones(3, np.float32)}
-    spec.compiled_eval_step(jax.jit(spec.make_params)(), {**batch, **weights})
 
 
 def test_two_separators_need_room_before_data_is_read(tmp_path):
@@ -472,12 +309,6 @@ def test_configs_of_older_runs_are_read(finished):
     assert older.sections == run.sections
 
 
-@pytest.mark.parametrize(("kind", "outputs"), [("regression", 1), ("classification", 2)])
-def test_a_config_without_labels_has_placeholders(checkpoint, kind, outputs):
-    run = trainer.prepare(fakes.sections(kind, "none.csv", checkpoint))
-    assert run.model.config.num_labels == outputs
-
-
 @pytest.mark.slow(minutes=0.2)
 def test_metrics_with_and_without_a_tuned_threshold_are_not_compared(
     tmp_path, checkpoint, no_annotations
@@ -507,15 +338,6 @@ def test_a_run_without_checkpoint_does_not_resume_from_other_weights(
     save_pretrained(folder, model, jax.tree.map(lambda x: x + 0.01, variables))
     with pytest.raises(ConfigDiffers, match="contains a run with different weights in"):
         trained(tmp_path, config)
-
-
-@pytest.mark.parametrize(("examples", "partial"), [(0, False), (7, True), (999, False)])
-def test_a_run_on_a_sample_of_a_file_is_partial(tmp_path, checkpoint, examples, partial):
-    data = {"examples": examples}
-    run, data = opened(config_of(tmp_path, checkpoint, "classification", data=data))
-    assert is_partial(run, data) == partial
-    rows = data.splits["train"].ids.astype(int).tolist()
-    assert (rows == sorted(rows)) == (not partial)  # only a sample is in random order
 
 
 def test_positions_are_repeated_only_for_a_named_attention(tmp_path, checkpoint):

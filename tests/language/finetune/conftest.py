@@ -1,0 +1,19 @@
+"""The tiny model that fine-tuning starts from."""
+
+import json
+
+import pytest
+
+from tests.language.finetune import fakes
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """The folder of a tiny model with a vocabulary, written without training.
+
+    It has a decision threshold, like the model of a run with `eval.tune_threshold`.
+    """
+    folder = fakes.checkpoint(tmp_path_factory.mktemp("model"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"decision_threshold": 0.999}))
+    return folder
