@@ -139,22 +139,6 @@ def my_project(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def drawn_figures(monkeypatch):
-    """The figures that are drawn, after they were saved."""
-    import matplotlib.figure
-
-    figures = []
-    save = matplotlib.figure.Figure.savefig
-
-    def keep(self, *arguments, **options):
-        save(self, *arguments, **options)
-        figures.append(self)
-
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", keep)
-    return figures
-
-
-@pytest.fixture
 def no_annotations():
     """Disables shape checks, so that wrong shapes reach our own errors as they do for users."""
     from jaxtyping import config

@@ -64,8 +64,3 @@ def test_a_value_may_replace_none(in_repository):
     given = configs.read(value, text, "run_lra.py", "")
     assert given.default["attention"]["num_buckets"] is None
     assert given.sections["attention"]["num_buckets"] == 4
-
-
-@pytest.mark.parametrize("program", ["run_lra", "run_pretrain", "run_finetune", "run_plan"])
-def test_help_ends_with_exit_code_0(in_repository, program):
-    assert call(program, "--help").code == 0

@@ -1,5 +1,4 @@
 import errno
-import io
 import os
 import pathlib
 import re
@@ -9,7 +8,7 @@ import sys
 
 import pytest
 
-from cli.commands import add_switch, flushed_stdout, number, parser_of, run_to_end
+from cli.commands import add_switch, number, parser_of, run_to_end
 from nystromformer_jax.training import CannotWrite
 
 DEV_FULL = pathlib.Path("/dev/full")
@@ -138,11 +137,3 @@ def test_invalid_flags_are_one_sentence(capsys, arguments, word):
 def test_a_switch_has_three_forms():
     forms = {"--test": True, "--notest": False, "--test=false": False, "--count=9": True}
     assert {argument: parser().parse_args([argument]).test for argument in forms} == forms
-
-
-def test_a_character_that_stdout_lacks_is_a_question_mark(monkeypatch):
-    output = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="ascii"))
-    with flushed_stdout():
-        print("36.2 ± 0.4 %")
-    assert output.getvalue() == b"36.2 ? 0.4 %\n"

@@ -212,9 +212,3 @@ def test_official_model_and_budget(name, parameters, peak, batch_size, total_ste
 def test_every_attention_supports_every_kind_of_task(name, attention):
     run = train.prepare(config_of(name, attention).to_dict())
     assert run.attention == attention
-
-
-def test_features_sampled_once_depend_on_the_run_seed():
-    config = config_of("listops_short", "performer")
-    config.train.seed = 7
-    assert dict(train.prepare(config.to_dict()).model.make_core.options)["seed"] == 7

@@ -14,10 +14,8 @@ from lra import data, train
 from lra.data import image, text
 from nystromformer_jax import training
 from nystromformer_jax.training import Workdir
-from nystromformer_jax.training.pipeline import training_batches
 from tests.language import runs
 from tests.language.finetune import fakes as files
-from tests.language.finetune import glue_fakes
 from tests.lra import test_tasks
 from tests.lra.data import fakes
 from tests.lra.small import NYSTROM, random_params, small_config
@@ -100,13 +98,8 @@ def test_a_benchmark_run_is_deterministic(task, argument, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_another_seed_changes_order_hashes_and_features():
+def test_another_seed_changes_hashes_and_features():
     """Each option alone, with everything else unchanged."""
-    examples = training.Examples(17, lambda indices: {"inputs": indices})
-    one, other = (
-        next(training_batches(examples, batch_size=8, seed=seed))["inputs"] for seed in (0, 1)
-    )
-    assert (one != other).any()
     for argument in ("reformer,chunk_len=8,redraw=False", "performer,num_features=8"):
         drawn = [loss_of(argument, seed) for seed in (0, 0, 1)]
         assert drawn[0] == drawn[1] != drawn[2], argument
@@ -148,38 +141,6 @@ def test_another_seed_changes_the_initial_parameters(make_spec, tmp_path):
     kernels = [path for path in one if path.endswith("['kernel']")]
     assert len(kernels) > 5
     assert not any(one[path] == other[path] for path in kernels)
-
-
-@pytest.mark.slow(minutes=0.5)
-def test_pretraining_and_fine_tuning_are_deterministic(tmp_path):
-    """From a text to its vocabulary, pairs, masks and model, and then a GLUE task from the model."""
-    left = []
-    for name in ("one", "other"):
-        folder = tmp_path / name
-        with runs.cache_in(folder):
-            model = {"dropout_rate": 0.1}
-            runs.pretrained(folder / "text", folder / "pretrained", model=model)
-            config = runs.glue_sections(
-                "mrpc",
-                glue_fakes.write_task(folder / "glue", "mrpc"),
-                folder / "pretrained/model",
-            )
-            run = finetune.prepare(config)
-            with Workdir(folder / "tuned", config, paths=finetune.PATHS) as workdir:
-                finetune.train(run, finetune.load_data(run), workdir)
-        left.append(
-            {
-                file: (folder / file).read_bytes()
-                for file in (
-                    "pretrained/metrics.jsonl",
-                    "pretrained/model/tokenizer.json",
-                    "pretrained/model/model.safetensors",
-                    "tuned/metrics.jsonl",
-                    "tuned/model/model.safetensors",
-                )
-            }
-        )
-    assert [file for file in left[0] if left[0][file] != left[1][file]] == []
 
 
 @pytest.mark.slow(minutes=0.5)

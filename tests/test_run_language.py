@@ -166,11 +166,6 @@ def invalid(tmp_path, checkpoint):
         ),
         ("run_finetune", f"{SST2}A/vocabless --mode=check", "A/vocabless contains no tokenizer"),
         (
-            "run_pretrain",
-            f"{PRETRAIN}:checkpoint --config.train.batch_size=8 {CHECKPOINT}A/vocabless --mode=check",
-            "A/vocabless contains no tokenizer",
-        ),
-        (
             "run_finetune",
             f"{SST2}MODEL --config.data.dir=A/SST-2 --workdir=A/run",
             "train.tsv, line 5",
@@ -181,20 +176,11 @@ def invalid(tmp_path, checkpoint):
             "model.safetensors",
         ),
         ("run_pretrain", "", "--config=configs/pretrain.py"),
-        ("run_pretrain", f"{PRETRAIN}:smal", "did you mean small?"),
         ("run_pretrain", f"{PRETRAIN}:demo,attention=nystrm", "did you mean nystrom?"),
         ("run_pretrain", f"{PRETRAIN} --config.train.step=3", "did you mean train."),
         ("run_pretrain", f"{PRETRAIN}:checkpoint", "init.checkpoint"),
         ("run_pretrain", f"{PRETRAIN}:demo --config.attention.name=softmax", "attention=softmax"),
         ("run_pretrain", "--config=configs/glue.py", "run_finetune.py"),
-        ("run_finetune", "--config=configs/listops.py", "run_lra.py"),
-        ("run_finetune", "--config=configs/glue.py:sst3", "did you mean sst2?"),
-        ("run_finetune", "--config=configs/glue.py:sst2", "init.checkpoint"),
-        (
-            "run_finetune",
-            "--config=configs/glue.py:mrpc --search --learning_rates=fast",
-            "--learning_rates",
-        ),
     ],
 )
 def test_an_invalid_call_ends_with_one_line(

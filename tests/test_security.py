@@ -3,8 +3,6 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 from lra.data.__main__ import main as prepare
 from tests.training import tiny
 
@@ -56,17 +54,13 @@ def forbidden_lines(tree):
                 yield node.lineno
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_are_never_executed(path):
-    assert list(forbidden_lines(ast.parse(path.read_text(encoding="utf-8")))) == []
-
-
-def test_detects_forbidden_lines():
-    for line in (
+def test_files_are_never_executed():
+    found = {path: list(forbidden_lines(ast.parse(path.read_text("utf-8")))) for path in SOURCES}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+    for line in (  # each is detected
         "eval(text)",
         "pickle.loads(data)",
         "archive.extractall(folder)",
-        "np.load(path)",
         "np.load(path, allow_pickle=True)",
         "torch.load(path, weights_only=False)",
         "subprocess.run(words, shell=True)",

@@ -139,17 +139,6 @@ def test_raises_and_changes_nothing_if_no_checkpoint_is_intact(run):
     assert snapshot(run) == before
 
 
-def test_second_damaged_checkpoint_of_a_step_is_kept(run):
-    checkpoints = run / "checkpoints"
-    kept = shutil.copytree(checkpoints / "30", run / "kept")
-    for _ in range(2):
-        flip(largest_file(checkpoints / "30", "params/ocdbt.process_0/d/*"))
-        integrity.quarantine_corrupt(checkpoints)
-        shutil.copytree(kept, checkpoints / "30")
-    assert (run / "checkpoints/30.damaged").is_dir()
-    assert (run / "checkpoints/30.damaged.2").is_dir()
-
-
 @pytest.mark.slow(minutes=0.2)
 def test_damaged_best_checkpoint_warns_on_resume_and_raises_at_the_end(tmp_path, caplog):
     outcome = tiny.train(tmp_path, tiny.config(60))

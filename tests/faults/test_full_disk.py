@@ -178,30 +178,3 @@ def test_command_resumes_after_a_full_or_read_only_disk(tmp_path, fault):
     assert "Traceback" not in before
     assert "Resuming from step" in after
     assert (tmp_path / "result.json").exists()
-
-
-@pytest.mark.slow(minutes=0.1)
-def test_evaluates_a_finished_run_on_a_read_only_disk(tmp_path):
-    if not can_mount():
-        pytest.skip("no user may mount a file system here")
-    with Workdir(tmp_path / "run", {"train": {"seed": 3}}) as run:
-        run.require_data("da7a")
-    best = tiny.train(tmp_path / "run").best_step
-    with Workdir(tmp_path / "run", {"train": {"seed": 3}}) as run:
-        run.write_result({"best_step": best})
-    program = f"""
-        from pathlib import Path
-        from nystromformer_jax.training import MeshConfig, Workdir, load_params, make_mesh
-        from tests.training import tiny
-        config = {{"train": {{"seed": 3}}}}
-        with Workdir(Path({str(tmp_path / "run")!r}), config, read_only=True) as run:
-            step = run.require_result()["best_step"]
-            run.require_data("da7a")
-            params = load_params(run.checkpoints, step, tiny.make_params, make_mesh(MeshConfig()))
-            print("kernel", params["kernel"].shape)
-    """
-    script = 'mount --bind $1 $1; mount -o remount,bind,ro $1; $2 -c "$3"'
-    program = textwrap.dedent(program)
-    done = in_a_namespace(script, tmp_path / "run", sys.executable, program)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "kernel (5, 3)" in done.stdout

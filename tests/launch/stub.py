@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -56,9 +55,6 @@ if act == "full" and first:
         (folder / "checkpoint").write_bytes(bytes(10_000))
     except OSError as error:
         sys.exit(f"stub.py: {folder} cannot be written ({error.strerror}): free some space.")
-if act == "child":  # which inherits the log and its lock
-    subprocess.Popen(["sleep", "1"])
-    sys.exit("stub.py: failed before its child ended")
 if act == "full log" and first:
     print("x" * 10_000, flush=True)
 if act == "diverge":

@@ -64,12 +64,6 @@ def test_one_failure_of_any_kind_does_not_stop_the_rest_and_is_retried(tmp_path,
     assert table(jobs[:5])[1] == 0
 
 
-def test_a_failure_is_named_while_a_child_of_the_run_still_lives(tmp_path, capfd):
-    own = job(tmp_path, "child", "--act=child")
-    assert run(tmp_path, [own], [own]) == 1
-    assert "child: failed: stub.py: failed before its child ended" in capfd.readouterr().out
-
-
 def test_the_best_setting_is_tested_by_the_queue(tmp_path):
     jobs = [
         job(tmp_path, f"rate{rate}-seed{seed}", "--notest", f"--rate={rate}", f"--valid={valid}")
@@ -141,15 +135,6 @@ def test_a_search_names_the_first_of_equals_by_the_metric_that_selects_checkpoin
     assert "batch8-seed0   done      validation f1 70.00 %" in said
     assert said.endswith("best by validation: batch16\n")
     assert "best" not in table(jobs)[0]
-
-
-def test_the_output_of_a_single_worker_is_printed(tmp_path, capfd):
-    one = job(tmp_path, "one", "--act=kill")
-    for _ in range(2):
-        run(tmp_path, [one], [one])
-    said = capfd.readouterr().out
-    assert "one: started\nstep 3/10: loss 2\none: failed: killed by SIGKILL" in said
-    assert said.count("\nstep 3/10: loss 2\n") == 1
 
 
 def test_status_of_a_running_job_has_its_step_and_time_left(tmp_path):

@@ -1,4 +1,5 @@
 import functools
+import re
 
 import flax.linen as nn
 import jax
@@ -20,6 +21,8 @@ from nystromformer_jax import Encoder, EncoderBlock, make_core
 from nystromformer_jax.layers.encoder import MlpBlock
 from nystromformer_jax.layers.gated_ema import MultiScaleEma
 from nystromformer_jax.layers.stem import ConvStem
+from nystromformer_jax.training import MeshConfig, make_mesh, shard_batch
+from nystromformer_jax.training.mesh import replicated
 from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,
@@ -270,6 +273,86 @@ def test_logits_and_gradients_ignore_padding(rngs, kind, attention, sizes):
     (_, expected), expected_gradients = run(params, *texts)
     assert_close(logits, expected, REFERENCE)
     assert_close(gradients, expected_gradients, REFERENCE)
+
+
+# --- Pairs
+
+NYSTROM = {"attention": "nystrom", "num_landmarks": 5, "conv_kernel_size": 3}
+every_core = pytest.mark.parametrize(
+    "options", [{"attention": "softmax"}, NYSTROM], ids=["softmax", "nystrom"]
+)
+
+
+def pairs(rngs, batch, length):
+    """inputs1, mask1, inputs2 and mask2; every text is of another length."""
+    texts = []
+    for start in (0, batch):
+        lengths = [length - i for i in range(start, start + batch)]
+        inputs = jax.random.randint(next(rngs), (batch, length), 1, SIZES["vocab_size"])
+        texts += [inputs, mask_of_lengths(lengths, length)]
+    return texts
+
+
+def dense(params, name, features):
+    return features @ params[name]["kernel"] + params[name]["bias"][None]
+
+
+@pytest.mark.slow_except("softmax-sizes0")
+@pytest.mark.parametrize(
+    "sizes",
+    [{}, {"pair_features": "concatenation", "pooling": "first"}],
+    ids=["sizes0", "sizes1"],
+)
+@every_core
+def test_logits_are_the_head_of_two_texts_and_a_pair_ignores_its_batch_mates(rngs, options, sizes):
+    texts = pairs(rngs, 5, 23)
+    model = small_model(DualEncoder, sizes=sizes, **options)
+    variables = random_variables(next(rngs), model, *texts)
+    params = variables["params"]
+    encoder = SequenceEncoder(model.config, model.make_core)
+    x, y = (
+        apply(encoder, {"params": params["sequence_encoder"]}, *text)
+        for text in (texts[:2], texts[2:])
+    )
+    assert float(jnp.abs(x - y).max()) > 0.1
+    if sizes:
+        features = jax.nn.relu(dense(params, "head_pair", jnp.concatenate([x, y], axis=-1)))
+        assert params["head_hidden"]["kernel"].shape == (7, 3)
+    else:
+        features = jnp.concatenate([x, y, x * y, x - y], axis=-1)
+    hidden = jax.nn.relu(dense(params, "head_hidden", features))
+    logits = apply(model, variables, *texts)
+    assert_close(logits, dense(params, "head_output", hidden), REFERENCE)
+    alone = [apply(model, variables, *(text[i : i + 1] for text in texts)) for i in range(5)]
+    assert_close(logits, jnp.concatenate(alone), REFERENCE)
+
+
+@pytest.mark.slow_except("softmax")
+@every_core
+def test_eight_devices_equal_one_and_exchange_gradients_only(rngs, options):
+    """Forward they exchange one bit per layer, whether any text is short."""
+    texts, mesh = pairs(rngs, 16, 37), make_mesh(MeshConfig(), jax.devices())
+    model = small_model(DualEncoder, sizes={"num_layers": 1}, **options)
+    params = random_variables(next(rngs), model, *texts)
+    batch = dict(zip(DualEncoder.batch_keys, map(np.asarray, texts), strict=True))
+    arguments = jax.device_put(params, replicated(mesh)), *shard_batch(batch, mesh).values()
+    run = functools.partial(apply, model)
+    loss = lambda params, *texts: (run(params, *texts) ** 2).sum()
+    forward, backward = (
+        jax.jit(function).lower(*arguments).compile() for function in (run, jax.grad(loss))
+    )
+    logits = forward(*arguments)
+    assert len(logits.sharding.device_set) == 8
+    assert_close(logits, run(params, *texts), REFERENCE)
+    for program in (forward, backward):
+        moved = "all-gather|all-to-all|collective-permute|reduce-scatter"
+        assert not re.search(moved, program.as_text())
+    reduced = re.findall(r"= (.*) all-reduce\(", forward.as_text())
+    assert set(re.findall(r"\w+\[[\d,]*\]", " ".join(reduced))) <= {"pred[]"}
+    assert "all-reduce" in backward.as_text()
+
+
+# --- Dropout and errors
 
 
 def test_dropout_applies_to_the_embeddings_and_the_head_gets_all_pooled_features(rngs, inputs):

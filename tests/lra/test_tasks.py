@@ -55,17 +55,6 @@ def test_trains_and_evaluates_labeled_tokens(tmp_path):
     assert result["baselines"].keys() == {"constant answer", "most frequent value"}
 
 
-@pytest.mark.slow(minutes=0.2)
-def test_trains_and_evaluates_on_images(tmp_path):
-    config = small("pathfinder", examples=23, workers=1)
-    result = run(config, tmp_path / "run")
-    assert (result["task"], result["test_examples"], result["partial"]) == (
-        "pathfinder32",
-        23,
-        True,
-    )
-
-
 def test_reports_missing_data_before_compiling(tmp_path, caplog):
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         for name in ("text", "retrieval", "image"):

@@ -179,16 +179,6 @@ def test_batches_of_similar_length_give_the_same_evaluation(argument):
     assert scores[16]["loss"] == pytest.approx(scores[0]["loss"], rel=1e-5)
 
 
-@pytest.mark.slow(minutes=0.3)
-def test_trains_on_batches_of_similar_length(tmp_path):
-    config = small_config(data__pad_to_multiple_of=16)
-    prepared = train.prepare(config)
-    with Workdir(tmp_path / "run", config) as workdir:
-        result = train.train(prepared, ragged_task(prepared), workdir)
-    assert result["test_examples"] == 61
-    assert [line["step"] for line in lines_of(tmp_path / "run")] == [2, 4, 4, 6, 6]
-
-
 def test_loss_of_labeled_tokens_ignores_rows_of_weight_zero():
     logits = np.random.default_rng(0).normal(size=(3, 2, 5)).astype(np.float32)
     labels = np.array([[3, 1], [2, 2], [1, 0]])

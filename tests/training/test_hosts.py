@@ -235,15 +235,6 @@ def launched(count, *command):
     return finish(programs.start("launch/local.py", count, *command, NPROC=8))
 
 
-def test_launcher_ends_although_nobody_reads_its_output(tmp_path):
-    script = tmp_path / "prints.py"
-    script.write_text("for i in range(20_000): print(i)")
-    with programs.start("launch/local.py", 1, script) as run:
-        run.stdout.readline()
-        run.stdout.close()
-        assert run.wait(timeout=programs.SECONDS) == 0
-
-
 @pytest.mark.parametrize("count", ["0", "²"])
 def test_rejects_an_invalid_number_of_processes(count):
     done = launched(count, "run_lra.py")
@@ -252,27 +243,14 @@ def test_rejects_an_invalid_number_of_processes(count):
     assert repr(count) in done.errors
 
 
-@pytest.mark.slow_except("os.kill(os.getpid(), 9)-137")
-@pytest.mark.parametrize(
-    ("after", "code"), [("sys.exit(4)", 4), ("os.kill(os.getpid(), 9)", 128 + 9)]
-)
-def test_launcher_stops_the_others_and_returns_the_first_exit_code(tmp_path, after, code):
+def test_launcher_stops_the_others_and_returns_the_first_exit_code(tmp_path):
     script = tmp_path / "fails.py"
     second = "sys.argv[-1].endswith('=1')"
     script.write_text(
-        f"import os, sys, time\nif {second}:\n    {after}\ntime.sleep({TOO_LONG})\nsys.exit(5)\n"
+        f"import os, sys, time\nif {second}:\n    os.kill(os.getpid(), 9)\n"
+        f"time.sleep({TOO_LONG})\nsys.exit(5)\n"
     )
-    assert launched(2, script).code == code
-
-
-def test_output_that_is_not_text_does_not_block_a_process(tmp_path):
-    script = tmp_path / "prints.py"
-    script.write_text(
-        "import sys\nsys.stdout.buffer.write(b'\\xff\\n' * 99_999)\nprint('done', sys.argv[1])\n"
-    )
-    done = launched(1, script)
-    assert done.code == 0
-    assert "[0] done --coordinator" in done.output
+    assert launched(2, script).code == 128 + 9
 
 
 def test_a_second_signal_kills(tmp_path):
@@ -297,19 +275,14 @@ NAMED = {"coordinator": "here:1", "num_processes": 2, "process_id": 0}
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        *(
-            (values, "go together")
-            for values in (
-                {"coordinator": "here:1234"},
-                {"num_processes": 2, "process_id": 0},
-                {"num_processes": 0},
-                {"process_id": -1},
-            )
-        ),
-        *(
-            ({**NAMED, "coordinator": name}, "--coordinator")
-            for name in ("here", ":1234", "here:", "here:0", "here:65536", "here:²")
-        ),
+        ({"coordinator": "here:1234"}, "go together"),
+        ({"num_processes": 2, "process_id": 0}, "go together"),
+        ({"process_id": -1}, "go together"),
+        ({**NAMED, "coordinator": "here"}, "--coordinator"),
+        ({**NAMED, "coordinator": ":1234"}, "--coordinator"),
+        ({**NAMED, "coordinator": "here:0"}, "--coordinator"),
+        ({**NAMED, "coordinator": "here:65536"}, "--coordinator"),
+        ({**NAMED, "coordinator": "here:²"}, "--coordinator"),
         ({**NAMED, "num_processes": 0}, "--num_processes"),
         ({**NAMED, "process_id": 2}, "between 0 and 1"),
         ({**NAMED, "process_id": -1}, "--process_id"),

@@ -239,11 +239,6 @@ def test_waiting_for_the_device_before_a_save_is_step_time(tmp_path):
     assert result.speed["step_seconds"] >= 1
 
 
-def test_trains_for_a_single_step(tmp_path):
-    outcome = tiny.train(tmp_path, tiny.config(1, eval=EvalConfig(every_steps=500)))
-    assert (outcome.best_step, outcome.speed) == (1, {})
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -258,9 +253,7 @@ def test_rejects_batches_that_the_mesh_does_not_divide(change, words):
         config.check_batches(make_mesh(MeshConfig(), jax.devices()))
 
 
-@pytest.mark.parametrize(
-    ("array", "devices"), [(np.asarray, 1), (jnp.asarray, 1), (jnp.asarray, 8)]
-)
+@pytest.mark.parametrize(("array", "devices"), [(np.asarray, 1), (jnp.asarray, 8)])
 def test_starts_from_given_parameters(tmp_path, array, devices):
     """With a learning rate near zero the result equals them; a resumed run keeps its own parameters."""
     given = {"kernel": array(np.full((tiny.FEATURES, tiny.CLASSES), 0.25, np.float32))}

@@ -132,11 +132,6 @@ def test_every_epoch_has_all_examples_in_another_order():
     assert rows != take_rows(6, 31)
 
 
-def test_training_batches_have_weights_of_one():
-    batch = next(training_batches(numbers(31), batch_size=12, seed=5))
-    np.testing.assert_array_equal(batch["weights"], np.ones(12, np.float32))
-
-
 def test_one_thread_prefetches_and_ends():
     readers, fetched = set(), []
 

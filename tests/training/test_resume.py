@@ -1,6 +1,5 @@
 """A run that was interrupted and resumed leaves the same bytes as an uninterrupted one."""
 
-import logging
 import os
 import signal
 import threading
@@ -156,10 +155,3 @@ def test_an_evaluation_outside_of_training_stops_at_a_signal(number, capfd):
     said = capfd.readouterr().err
     assert "Stopping.\n" in said
     assert "saving" not in said
-
-
-def test_reading_checkpoints_logs_no_warning(tmp_path, caplog):
-    caplog.set_level(logging.WARNING, logger="absl")
-    with Checkpointer(tmp_path, read_only=True) as checkpointer:
-        assert not checkpointer.steps()
-    assert not caplog.records

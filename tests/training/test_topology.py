@@ -6,44 +6,25 @@ from nystromformer_jax.training import topology
 from tests import programs
 
 
-@pytest.mark.parametrize("name", ["v5e", "v5e:0x1", "v5e:1x", "", "v5e 1x1"])
-def test_rejects_invalid_topologies_before_calling_libtpu(name):
-    with pytest.raises(ValueError, match="such as v5e:1x1"):
-        topology.topology_devices(name)
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
+        *((name, "such as v5e:1x1") for name in ("v5e", "v5e:0x1", "v5e:1x", "", "v5e 1x1")),
         ("v5e:1x1", r"\[plan\]"),
         ("h200:1", r"\[plan-gpu\]"),
         ("a100:2x4", "number of GPUs; got '2x4'"),
     ],
 )
-def test_error_if_a_compiler_is_missing_or_gpus_have_a_shape(monkeypatch, name, words):
+def test_rejects_invalid_topologies_and_missing_compilers(monkeypatch, name, words):
     monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=words):
         topology.topology_devices(name)
-
-
-def test_rejects_an_unknown_chip():
-    with pytest.raises(ValueError, match="'v5x'"):
-        topology.chip_of("v5x:2x2")
-
-
-@pytest.mark.slow(minutes=0.1)
-def test_rejects_an_unknown_topology():
-    pytest.importorskip("libtpu")
-    with pytest.raises(ValueError, match="'v9z:1x1'"):
-        topology.topology_devices("v9z:1x1")
 
 
 @pytest.mark.parametrize(
     ("name", "count"),
     [
         ("v5e:1x1", 1),
-        ("v6e:1x1", 1),
-        ("v5e:1x2", 2),
         ("v5e:2x4", 8),
         ("v5e:3x3", 9),
         ("v4:1x2x3", 12),

@@ -12,7 +12,6 @@ import pytest
 from nystromformer_jax.training import (
     MeshConfig,
     OptimizerConfig,
-    TrainSpec,
     TrainState,
     make_mesh,
     make_optimizer,
@@ -103,25 +102,16 @@ def test_dropout_differs_between_parts_and_steps():
     assert mean_of_squares - mean**2 > 1e-3  # four equal draws would have no variance
 
 
-def first_loss(seed):
-    """The loss of the first step, with the same batch and parameters for every seed."""
-    config = tiny.config()
-    batch = next(training_batches(tiny.examples(101), batch_size=8, seed=7))
-    row = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in batch.items()}
-    del row["weights"]
-    spec = TrainSpec(
-        config=dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed)),
-        mesh=one_device(),
-        make_params=tiny.make_params,
-        loss_fn=tiny.loss_fn,
-        row=row,
-    )
-    return float(
-        spec.make_train_step()(*jax.jit(spec.init_state)(), shard_batch(batch, spec.mesh))[2]
-    )
-
-
 def test_dropout_depends_on_the_seed_of_the_config():
+    examples, config = tiny.examples(101), tiny.config()
+    batch = next(training_batches(examples, batch_size=8, seed=7))
+
+    def first_loss(seed):
+        train = dataclasses.replace(config.train, seed=seed)
+        spec = tiny.make_spec(examples, dataclasses.replace(config, train=train))
+        state, totals = jax.jit(spec.init_state)()
+        return float(spec.make_train_step()(state, totals, shard_batch(batch, spec.mesh))[2])
+
     assert first_loss(3) == first_loss(3) != first_loss(4)
 
 

@@ -5,7 +5,6 @@ import json
 import logging
 import multiprocessing
 import os
-from pathlib import Path
 
 import jax
 import pytest
@@ -67,33 +66,22 @@ def test_config_json_has_the_values_of_the_latest_start(tmp_path):
 @pytest.mark.parametrize(
     "config",
     [
-        CONFIG,
         changed("data", dir="/b"),
         changed("mesh", data=4),
         changed("eval", every_steps=7),
         changed("train", remat=True),
         {**CONFIG, "label": "softmax", "command": "python run_lra.py --config=x.py"},
-    ],
-)
-def test_resumes_with_other_paths_mesh_evaluation_remat_and_command(tmp_path, config):
-    with Workdir(tmp_path, CONFIG) as run:
-        first = run.config_sha256
-    with Workdir(tmp_path, config) as run:
-        assert run.config_sha256 == first == config_sha256(config)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
+        # Newer options with their defaults, which the run does not have.
         changed("attention", pinv="iterative"),
         changed("data", curriculum=0),
         changed("model", dilations=[]),
     ],
 )
-def test_a_run_without_a_newer_option_resumes_with_its_default(tmp_path, config):
-    for started in (CONFIG, config):
-        with Workdir(tmp_path, started):
-            pass
+def test_resumes_with_other_paths_mesh_evaluation_remat_command_and_newer_options(tmp_path, config):
+    with Workdir(tmp_path, CONFIG):
+        pass
+    with Workdir(tmp_path, config) as run:
+        assert run.config_sha256 == config_sha256(config)
 
 
 @pytest.mark.parametrize(
@@ -121,15 +109,11 @@ def test_rejects_another_config_and_shows_the_difference(tmp_path, config, diffe
         pass
 
 
-@pytest.mark.parametrize(
-    ("keys", "more"), [("abcdef", "1 more key differs"), ("abcdefg", "2 more keys differ")]
-)
-def test_shows_only_the_first_of_many_differences(tmp_path, keys, more):
+def test_shows_only_the_first_of_many_differences(tmp_path):
     with Workdir(tmp_path, CONFIG):
         pass
-    other = changed("model", **dict.fromkeys(keys, 1))
-    with pytest.raises(ConfigDiffers, match=rf"model\.e: .* now\. {more}\. Pass") as refused:
-        Workdir(tmp_path, other)
+    with pytest.raises(ConfigDiffers, match=r"model\.e: .* now\. 1 more key differs\.") as refused:
+        Workdir(tmp_path, changed("model", **dict.fromkeys("abcdef", 1)))
     assert "model.f" not in str(refused.value)
 
 
@@ -275,14 +259,6 @@ def test_read_only_access_changes_no_files(tmp_path):
     with pytest.raises(ConfigDiffers, match="num_layers: 2 in the run, 3 now"):
         Workdir(tmp_path / "run", changed("model", num_layers=3), read_only=True)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()} == files
-
-
-def test_a_folder_that_cannot_be_created_is_named():
-    with (
-        pytest.raises(OSError, match="/proc/nowhere/run"),
-        Workdir(Path("/proc/nowhere/run"), CONFIG),
-    ):
-        pass
 
 
 @pytest.mark.parametrize(

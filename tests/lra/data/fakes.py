@@ -1,12 +1,10 @@
 """Small files of every task that reads files, and their examples, in every supported format."""
 
-import collections
 import functools
 import hashlib
 import io
 import itertools
 import random
-import statistics
 import tarfile
 
 import numpy as np
@@ -274,22 +272,3 @@ def tsv(split):
     """Returns the file of a split as the official generator writes it."""
     rows = (f"{official_text(list(tokens))}\t{label}\r\n" for tokens, label in split)
     return "".join(["Source\tTarget\r\n", *rows]).encode()
-
-
-def recursive_value(text):
-    """Evaluates a tree by recursion."""
-    words = collections.deque(text.split())
-
-    def value():
-        word = words.popleft()
-        if word.isdigit():
-            return int(word)
-        arguments = []
-        while words[0] != "]":
-            arguments.append(value())
-        words.popleft()
-        if word == "[MED":
-            return int(statistics.median(arguments))
-        return {"[MAX": max, "[MIN": min, "[SM": lambda v: sum(v) % 10}[word](arguments)
-
-    return value()

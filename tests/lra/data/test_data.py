@@ -1,18 +1,4 @@
-import pytest
-
 from lra import data
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("listop", "'listop'; did you mean listops"),
-        ("#", r"; known: image, .*, retrieval, text\.$"),
-    ],
-)
-def test_an_unknown_task_is_an_error_with_similar_names_or_all(name, words):
-    with pytest.raises(ValueError, match=words):
-        data.load(data.DataConfig(task=name, max_len=7))
 
 
 def test_properties_of_a_task_are_known_before_its_data_are_prepared():

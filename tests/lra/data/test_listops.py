@@ -11,11 +11,11 @@ import pytest
 from lra import data
 from lra.data import listops
 from tests.lra.data import fakes
-from tests.lra.data.fakes import official_text, recursive_value
+from tests.lra.data.fakes import official_text
 
 CONFIG = data.DataConfig(task="listops", examples=20, max_len=2048, workers=1)
 
-# (text, value). OFFICIAL_TEXTS has the official spelling of some of them.
+# (text, value). OFFICIAL has the official spelling of some of them.
 EXPRESSIONS = {
     "7": 7,
     "[MAX 2 9 [MIN 4 7 ] 0 ]": 9,
@@ -26,7 +26,7 @@ EXPRESSIONS = {
     "[SM 9 8 7 ]": 4,
     "[SM [MAX 1 2 ] [MED 3 [SM 5 5 ] 9 ] 6 ]": 1,
 }
-OFFICIAL_TEXTS = {
+OFFICIAL = {
     "7": "7",
     "[MIN 3 ]": "( ( [MIN 3 ) ] )",
     "[MAX 2 9 [MIN 4 7 ] 0 ]": "( ( ( ( ( [MAX 2 ) 9 ) ( ( ( [MIN 4 ) 7 ) ] ) ) 0 ) ] )",
@@ -38,11 +38,13 @@ OFFICIAL_TEXTS = {
 
 @pytest.mark.parametrize(("text", "value"), EXPRESSIONS.items())
 def test_evaluates_expressions_in_any_spelling_and_white_space(text, value):
-    assert listops.evaluate(text) == recursive_value(text) == value
+    assert listops.evaluate(text) == value
     assert listops.evaluate(text.replace("]", "X")) == value
     assert listops.evaluate(text.replace(" ", "\n\t ") + " ") == value
     assert listops.evaluate(text.replace(" ]", "]").replace(" [", "[")) == value
-    assert listops.evaluate(official_text(listops.encode(text))) == value
+    official = official_text(listops.encode(text))
+    assert official == OFFICIAL.get(text, official)
+    assert listops.evaluate(official) == value
 
 
 @pytest.mark.parametrize(
@@ -81,12 +83,6 @@ def test_decode_inverts_encode_and_drops_padding():
     assert tokens.dtype == np.uint8
     assert listops.decode(tokens) == text
     assert listops.decode(np.pad(tokens.astype(np.int32), (0, 5))) == text
-
-
-@pytest.mark.parametrize("text", OFFICIAL_TEXTS)
-def test_official_text_is_nested_to_the_left(text):
-    assert official_text(listops.encode(text)) == OFFICIAL_TEXTS[text]
-    np.testing.assert_array_equal(listops.encode(OFFICIAL_TEXTS[text]), listops.encode(text))
 
 
 # --- The task

@@ -1,25 +1,16 @@
 """`python -m lra.data`."""
 
-import dataclasses
-import re
-
 import numpy as np
 import pytest
 
 from dataprep import cache
-from lra import data
 from lra.data import __main__ as command
 
 EASY = ["pathfinder32-easy", "--examples=5", "--workers=1"]
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_prepares_checks_and_describes_a_task(named, capsys, monkeypatch, tmp_path):
-    """Without names of classes, a contact sheet has their numbers."""
-    load, sheet = data.load, tmp_path / "new" / "sheet.png"
-    if not named:
-        without = lambda config: dataclasses.replace(load(config), class_names=())
-        monkeypatch.setattr(data, "load", without)
+def test_prepares_checks_and_describes_a_task(capsys, tmp_path):
+    sheet = tmp_path / "new" / "sheet.png"
     assert command.main([*EASY, f"--contact_sheet={sheet}"]) == 0
     printed = capsys.readouterr().out
     assert "all hashes verified" in printed
@@ -27,17 +18,6 @@ def test_prepares_checks_and_describes_a_task(named, capsys, monkeypatch, tmp_pa
     assert "Connected regions of pixels above 0, in 5 training images" in printed
     assert "Training example 1, label " in printed
     assert sheet.stat().st_size > 1000
-
-
-def test_labeled_tokens_may_have_class_names(monkeypatch, capsys):
-    load, names = data.load, tuple(f"class {number}" for number in range(128))
-    with_names = lambda config: dataclasses.replace(load(config), class_names=names)
-    monkeypatch.setattr(data, "load", with_names)
-    assert command.main(["mqar-16-2", "--examples=3", "--show=1"]) == 0
-    found = re.search(
-        r"example 0, label \[(\d+), (\d+)\] \(class (\d+), class (\d+)\):", capsys.readouterr().out
-    )
-    assert found.groups()[:2] == found.groups()[2:]
 
 
 def test_shows_examples_and_exports_them_for_tensorflow_datasets(capsys, tmp_path):

@@ -37,15 +37,6 @@ def test_a_shortened_split_and_its_statistics_are_the_beginning_of_the_full_one(
     np.testing.assert_array_equal(images_of(other.splits["train"]), generate(0, 7, seed=1).images)
 
 
-def test_task_has_its_name_classes_and_shape():
-    task = data.load(CONFIG)
-    assert (task.name, task.image_shape) == ("pathfinder32-easy", (32, 32))
-    assert data.describe(task.name).images
-    tokens, label = task.splits["test"][3]
-    assert task.class_names[label] in ("joined", "not joined")
-    assert task.decode(tokens).count("\n") == 15  # a character is two rows high
-
-
 def test_data_do_not_depend_on_processes_and_chunks(monkeypatch, tmp_path):
     first = data.load(CONFIG).sha256
     monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(tmp_path / "other"))

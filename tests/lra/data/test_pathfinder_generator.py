@@ -390,6 +390,7 @@ def test_import_does_not_need_numba():
     assert run_python(script) == "False"
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_works_without_a_writable_cache_folder():
     script = (
         "from numba.core import caching\n"

@@ -1,10 +1,9 @@
 import mmap
-import os
 
 import numpy as np
 import pytest
 
-from lra.data.task import DataConfig, Padding, Sequences, Split, TaskInfo, image_to_text
+from lra.data.task import DataConfig, Padding, Sequences, Split, image_to_text
 
 FIVE = Padding(max_len=5, padded_len=5)
 SEQUENCES = [[3, 0, 5], [7], [1, 2, 3, 4, 5, 6, 7], []]
@@ -51,13 +50,6 @@ def test_a_saved_split_is_memory_mapped_and_read_only(split, tmp_path):
     assert isinstance(opened.sequences.tokens.base, (np.memmap, mmap.mmap))
     with pytest.raises(ValueError, match="read-only"):
         opened.sequences.tokens[0] = 1
-
-
-def test_ids_start_at_the_offset_and_padding_stays_zero():
-    sequences = Sequences.from_bytes([b"\x03\x00\xff", b""], first_id=1)
-    assert [sequences[i].tolist() for i in range(2)] == [[4, 1, 256], []]
-    inputs, _ = sequences.rows(np.array([0, 1]), FIVE)
-    assert inputs.tolist() == [[4, 1, 256, 0, 0], [0] * 5]
 
 
 def test_the_first_rows_of_a_split_are_a_split(split):
@@ -122,13 +114,6 @@ def test_rejects_invalid_configs(wrong):
     assert DataConfig(task="listops", max_len=7, padded_len=11).padding == Padding(7, 11)
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no affinities")
-def test_zero_workers_means_all_available_cores(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 11})
-    assert DataConfig(task="listops", max_len=7).num_processes == 3
-    assert DataConfig(task="listops", max_len=7, workers=2).num_processes == 2
-
-
 @pytest.mark.parametrize(
     ("source", "dir", "known", "found"),
     [
@@ -154,11 +139,6 @@ def test_source_is_inferred_from_source_and_dir_or_rejected(source, dir, known, 
         return
     with pytest.raises(ValueError, match=found):
         config.choose_source("Text", known.split(), "the reviews")
-
-
-def test_rejects_a_task_with_pairs_and_labeled_tokens():
-    with pytest.raises(ValueError, match="set pairs or targets"):
-        TaskInfo(vocab_size=3, num_classes=2, load=None, sizes={}, pairs=True, targets=2)
 
 
 def test_a_character_shows_the_mean_brightness_of_two_rows():

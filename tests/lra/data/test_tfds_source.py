@@ -1,9 +1,7 @@
 """Text and Image from tensorflow-datasets, and the export of tasks for it."""
 
 import json
-import os
 import pathlib
-import subprocess
 import sys
 
 import numpy as np
@@ -14,7 +12,7 @@ from lra import data
 from lra.data import task, tfds_source
 from tests.helpers import data_folders
 from tests.lra.data import fakes
-from tests.programs import ROOT
+from tests.programs import finish, start
 
 WRITERS = {"text": fakes.write_imdb_tfds, "image": fakes.write_cifar_tfds}
 NAMES = {"text": "imdb_reviews/plain_text", "image": "cifar10"}
@@ -28,19 +26,6 @@ def write_metadata(folder, content):
     folder.mkdir(parents=True)
     (folder / "dataset_info.json").write_text(content)
     return folder
-
-
-def python(script, cwd):
-    """Returns what `script` prints in a process without this project."""
-    process = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-    )
-    assert process.returncode == 0, process.stderr
-    return process.stdout.splitlines()
 
 
 # --- Reading
@@ -64,14 +49,15 @@ def test_examples_of_tfds_equal_those_of_the_files(name, tmp_path, monkeypatch):
 def test_does_not_import_tensorflow(tmp_path):
     fakes.write_imdb_tfds(tmp_path / "tfds", fakes.reviews())
     script = f"""
-import sys; sys.path.insert(0, {str(ROOT)!r})
+import sys
 from lra.data import DataConfig, text
 assert 'tensorflow_datasets' not in sys.modules
 config = DataConfig(task='text', max_len=9, source='tfds', dir={str(tmp_path / "tfds")!r})
 text.load(config, per_class={fakes.REVIEWS_PER_CLASS})
 print(*(name in sys.modules for name in ('tensorflow_datasets', 'tensorflow', 'jax')))
 """
-    assert python(script, tmp_path) == ["True False False"]
+    answer = finish(start("-c", script))
+    assert answer.output == "True False False\n", answer
 
 
 @pytest.mark.parametrize("variable", ["TFDS_DATA_DIR", "HOME"])
@@ -111,7 +97,6 @@ def test_a_missing_dataset_is_reported_before_tfds_is_imported(tmp_path, monkeyp
     [
         ('{"fileFormat": "tfrecord"}', "TensorFlow"),
         ("", "corrupt"),
-        ("[]", "corrupt"),
         ("{}", "corrupt"),
     ],
 )
@@ -149,14 +134,6 @@ def test_a_damaged_dataset_is_named_and_leaves_no_data(tmp_path, damage, word):
     assert data_folders() == []
 
 
-def test_a_wrong_number_of_examples_is_an_error(tmp_path):
-    files = fakes.reviews()
-    del files["test/pos/3_9.txt"]
-    fakes.write_imdb_tfds(tmp_path / "tfds", files)
-    with pytest.raises(ValueError, match=r"in test.* 19 pos"):
-        load("text", tmp_path / "tfds")
-
-
 # --- Writing
 
 
@@ -165,39 +142,30 @@ def load_generated():
 
 
 def test_exported_tasks_are_readable_by_tfds(tmp_path):
-    """Tokens, class names, pairs, and ids above a byte; read by a process without this project."""
+    """Tokens, class names, pairs, and ids above a byte."""
+    import tensorflow_datasets as tfds
+
     fakes.write_folder(tmp_path / "aclImdb", fakes.reviews())
     texts = data.Sequences.from_bytes([b"one", b"two", b"\xffthree"], first_id=1)
     split = data.Split(texts, np.array([1, 0], np.int32), np.array([[0, 2], [1, 1]], np.int32))
     pairs = task.Task("pairs", dict.fromkeys(("train", "valid", "test"), split), "0", str, tmp_path)
-    script, expected = "import sys, tensorflow_datasets as tfds\n", []
     for exported, columns, names in (
         (load_generated(), ["tokens"], None),
         (fakes.load("text", tmp_path), ["tokens"], ["neg", "pos"]),
         (pairs, ["tokens1", "tokens2"], None),
     ):
-        name = exported.name.replace("-", "_")
         folder = tfds_source.export(exported, tmp_path / "exported")
-        assert folder == tmp_path / "exported" / name / "1.0.0"
-        script += (
-            f"builder = tfds.builder_from_directory({str(folder)!r})\n"
-            f"names = builder.info.features['label'].names\n"
-            f"assert {names} in (None, names), names\n"
-            f"for split in {list(exported.splits)}:\n"
-            f"    source = builder.as_data_source(split=split)\n"
-            f"    again = tfds.data_source({name!r}, split=split,"
-            f" data_dir={str(tmp_path / 'exported')!r})\n"
-            "    for row in range(len(source)):\n"
-            "        assert str(source[row]) == str(again[row])\n"
-            f"        print(source[row]['label'], *(source[row][c].tolist() for c in {columns}))\n"
-        )
-        expected += [
-            " ".join(map(str, [label, *(ids.tolist() for ids in sequences)]))
-            for split in exported.splits.values()
-            for *sequences, label in (split[row] for row in range(len(split)))
-        ]
-    script += "assert 'tensorflow' not in sys.modules and 'lra' not in sys.modules\n"
-    assert python(script, tmp_path) == expected
+        assert folder == tmp_path / "exported" / exported.name.replace("-", "_") / "1.0.0"
+        builder = tfds.builder_from_directory(str(folder))
+        assert names in (None, builder.info.features["label"].names)
+        for name, split in exported.splits.items():
+            source = builder.as_data_source(split=name)
+            for row, (*sequences, label) in enumerate(split):
+                assert source[row]["label"] == label
+                assert [source[row][column].tolist() for column in columns] == [
+                    ids.tolist() for ids in sequences
+                ]
+            assert len(source) == len(split)
     assert len(list((tmp_path / "exported").iterdir())) == 3
 
 

@@ -10,7 +10,7 @@ from lra import train
 from lra.figures import __main__ as figures
 from lra.figures import approximation
 from nystromformer_jax.training import config_sha256
-from tests.lra.figures.tiny_run import BEST, LATEST, small_config, write_run
+from tests.lra.figures.tiny_run import BEST, small_config, write_run
 
 ENDINGS = (".json", "-error.png", "-maps.png", "-pinv.png")
 
@@ -61,16 +61,6 @@ def softmax_run(tmp_path_factory):
     return write_run(
         tmp_path_factory.mktemp("stored") / "run", small_config("softmax"), finished=False
     )
-
-
-@pytest.mark.slow(minutes=0.2)
-def test_other_attentions_need_a_number_of_landmarks(tmp_path, softmax_run, few_numbers):
-    out = tmp_path / "softmax"
-    arguments = ["--examples=1", "--num_landmarks=13", "--out", str(out)]
-    assert figures.main([str(softmax_run), *arguments]) == 0
-    found = json.loads(out.with_suffix(".json").read_text())
-    assert found["nystrom"]["num_landmarks"] == 13
-    assert found["checkpoint"] == {"step": LATEST, "best": False}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Accuracy on ListOps by groups of trees."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -78,10 +77,3 @@ def test_rows_have_the_accuracy_of_their_group():
     first, second = parts._by(["b", "a", "b", "b"], split, np.array([9, 9, 3, 2]))
     assert (first["group"], first["examples"], first["accuracy"]) == ("a", 1, 1.0)
     assert (second["group"], second["accuracy"], second["most_frequent"]) == ("b", 2 / 3, 2 / 3)
-
-
-def test_rejects_runs_of_other_tasks(capsys, monkeypatch):
-    other = SimpleNamespace(name="run", task=SimpleNamespace(name="text"))
-    monkeypatch.setattr(parts, "open_run", lambda *_, **__: other)
-    assert parts.main(["runs/text"]) != 0
-    assert "run is a run of text: pass the folder of a ListOps run" in capsys.readouterr().err

@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 
 from lra import data, train
-from lra.data import listops
 from lra.figures import trained_run
 from lra.figures.trained_run import open_run
 from nystromformer_jax import softmax_attention
 from nystromformer_jax.attention.functions import add_convolution
 from nystromformer_jax.support.durable import read_config, read_json, write_json
 from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
-from tests.lra.data.fakes import tsv
 from tests.lra.figures.tiny_run import BEST, LATEST, params_at, small_config, write_run
 
 
@@ -155,17 +153,3 @@ def test_rejects_a_folder_that_is_not_a_complete_run_of_its_data(folder, files, 
             path.write_text(json.dumps(content))
     with pytest.raises((ValueError, FileNotFoundError), match=word):
         open_run(folder, max_len=100)
-
-
-@pytest.mark.slow(minutes=0.1)
-def test_data_may_be_in_another_folder(folder, tmp_path):
-    moved = tmp_path / "moved"
-    before = open_run(folder, max_len=100).task
-    moved.mkdir()
-    for split, name in listops.FILES.items():
-        (moved / name).write_bytes(tsv(before.splits[split]))
-    after = open_run(folder, data_dir=str(moved), max_len=100).task
-    assert after.sha256 == before.sha256
-    assert after.folder != before.folder
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        open_run(folder, data_dir=str(tmp_path / "nowhere"), max_len=100)

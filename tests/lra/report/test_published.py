@@ -4,15 +4,12 @@ import json
 
 import pytest
 
-from lra.data import TASKS
 from lra.report.published import (
     COLUMNS,
     FAILED,
     PATH_X,
     TABLE,
-    baselines_of,
     read_published,
-    title_of,
 )
 
 ROWS = {(source, row["model"]): row for source, rows in TABLE.items() for row in rows}
@@ -36,17 +33,6 @@ def test_a_failed_path_x_counts_as_chance_in_the_mean_of_six():
     mega = next(row for row in ROWS.values() if row["model"] == "MEGA")
     assert mega["mean of 6"] == pytest.approx(88.21, abs=0.01)  # as in the paper
     assert not any("mean of 6" in row for row in ROWS.values() if PATH_X not in row)
-
-
-def test_an_own_task_with_the_name_of_a_column_keeps_its_module():
-    titles = {"text": "Text", "a.b:Text": "a.b:Text", "a.b:Mine": "Mine"}
-    assert {task: title_of(task) for task in titles} == titles
-
-
-def test_baselines_are_accuracies():
-    for task in TASKS:
-        assert all(0.1 <= level < 1 for level in baselines_of(task).values())
-    assert baselines_of("pathfinder64-easy") == {"constant answer": 0.5}
 
 
 CSV = """model,source,url,remark,listops,text,retrieval,image,pathfinder32,pathfinder128,mean_of_5

@@ -62,20 +62,6 @@ def test_partial_runs_are_shown_on_request_and_never_in_a_mean(tmp_path):
     assert not {"mean of 5", "listops-short"} & set(table.columns)
 
 
-def test_sections_are_recipes_and_rows_are_labels(tmp_path):
-    write_run(tmp_path / "a")
-    write_run(tmp_path / "b", recipe="fast")
-    other = {"label": "nystrom-64, curriculum=0", "config": {"data": {"seed": 3}}}
-    write_run(tmp_path / "c", recipe="fast", **other)
-    assert list(table3(groups_in(tmp_path), {}).iloc[:, 0]) == [
-        "This code, the paper's recipe",
-        "nystrom-64",
-        "This code, recipe=fast",
-        "nystrom-64",
-        "nystrom-64, curriculum=0",
-    ]
-
-
 def test_complete_settings_of_one_label_have_a_row_each_and_else_the_furthest(tmp_path):
     for steps in (30, 50, 40):
         write_run(tmp_path / str(steps), steps=(10, steps), accuracy=steps / 100, partial=True)
