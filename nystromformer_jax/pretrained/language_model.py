@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -30,6 +30,7 @@ from nystromformer_jax.models import (
 )
 from nystromformer_jax.pretrained.folder import from_pretrained
 from nystromformer_jax.pretrained.hub import HUB_NAME, download
+from nystromformer_jax.pretrained.sentence import Pooling, SentenceSettings, read_settings
 from nystromformer_jax.support.predictions import (
     BASE_LEN,
     Window,
@@ -42,7 +43,6 @@ from nystromformer_jax.support.tokenizer import MASK_TOKENS, load_tokenizer
 from nystromformer_jax.support.values import check_choice, check_size
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
-Pooling = Literal["mean", "first"]
 Row = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]  # ids and types of the real tokens
 Batch = tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.int32]]
 TOKEN_NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -74,6 +74,7 @@ class LanguageModel:
       tokenizer: A tokenizer of transformers, or one that `load` returns.
       batch_size: Rows of each batch; the last batch is filled with padding.
       base_len: Smallest padded length.
+      sentence: How `embed` makes embeddings by default, as a folder of sentence-transformers says.
     """
 
     model: Any
@@ -81,6 +82,7 @@ class LanguageModel:
     tokenizer: Any
     batch_size: int = 8
     base_len: int = BASE_LEN
+    sentence: SentenceSettings = dataclasses.field(default_factory=SentenceSettings)
 
     def __post_init__(self) -> None:
         check_size("batch_size", self.batch_size)
@@ -90,27 +92,42 @@ class LanguageModel:
         self,
         texts: Sequence[str] | None = None,
         *,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         layer: int = -1,
+        prompt: str | None = None,
         **tokens: Any,
     ) -> npt.NDArray[np.float32]:
         """Returns one embedding per text, [N, E]; that of a text without tokens is zero.
 
+        A folder of sentence-transformers sets pooling, normalization, the largest number of tokens and the
+        prompts.
+
         Args:
           texts: The texts; None if `tokens` are passed.
-          pooling: "mean" averages the hidden states of real tokens; "first" returns the first one.
+          pooling: "mean" averages the hidden states of real tokens, "first" returns the first one, "max" the
+            largest values, and "mean_sqrt_len" their sum divided by the root of their number. None: that of
+            the folder, or "mean".
           layer: Index of the hidden states: 0 are the embeddings, 1 the output of the first layer, -1 that
             of the last.
+          prompt: Name of the prompt in front of every text; None: the default of the folder, if it has one.
           **tokens: `input_ids`, `attention_mask` (1 at real tokens) and `token_type_ids`.
         """
+        settings = self.sentence
+        pooling = settings.pooling if pooling is None else pooling
         check_choice("pooling", pooling, Pooling)
+        if prompt is not None and texts is None:
+            raise ValueError("prompt needs texts; a tokenizer's output must already contain it.")
         config = self.model.config
         if not -config.num_layers - 1 <= layer <= config.num_layers:
             raise ValueError(
                 f"layer must be from {-config.num_layers - 1} to {config.num_layers} in this model,"
                 f" got {layer}."
             )
-        function = functools.partial(_embed, pooling=pooling, layer=layer)
+        function = functools.partial(
+            _embed, pooling=pooling, layer=layer, normalize=settings.normalize
+        )
+        if texts is not None and not isinstance(texts, str):
+            texts = settings.prepare(texts, prompt)
         return self._run(function, self._rows(texts, tokens), config.embed_dim)
 
     def classify(
@@ -247,7 +264,7 @@ class LanguageModel:
         for ids, types in rows:
             if len(ids) > self._max_len:
                 raise ValueError(
-                    f"{len(ids)} tokens are more than the {self._max_len} positions of this model:"
+                    f"{len(ids)} tokens are more than the {self._max_len} that this model reads:"
                     " shorten the text, or pass truncation=True,"
                     f" max_length={self._max_len} to the tokenizer."
                 )
@@ -273,8 +290,8 @@ class LanguageModel:
         long = [i for i, ids in enumerate(columns["input_ids"]) if len(ids) > max_len]
         if long:
             warnings.warn(
-                f"{len(long)} of {len(texts)} texts are truncated to {max_len} tokens, the positions"
-                " of this model; load it with a larger max_len to read more.",
+                f"{len(long)} of {len(texts)} texts are truncated to {max_len} tokens, which is all that"
+                " this model reads; load it with a larger max_len to read more.",
                 TruncationWarning,
                 stacklevel=4,
             )
@@ -300,6 +317,7 @@ class LanguageModel:
     def _max_len(self) -> int:
         """Largest padded length, and largest number of tokens of a text."""
         max_len: int = self.model.config.max_len
+        max_len = min(max_len, self.sentence.max_len or max_len)
         return max_len - max_len % self._multiple
 
     @property
@@ -368,7 +386,8 @@ def load(
     """Loads a model and its tokenizer from a folder in Hugging Face's layout.
 
     The tokenizer is read by the package transformers. If no folder has the name OWNER/MODEL, the model is
-    downloaded from the Hugging Face Hub by the package huggingface_hub.
+    downloaded from the Hugging Face Hub by the package huggingface_hub. `embed` follows the modules.json of a
+    folder of sentence-transformers; a `max_len` in `options` replaces the largest number of tokens in it.
 
     Args:
       folder: A folder, or the name of a model on the Hub.
@@ -384,8 +403,11 @@ def load(
     path = Path(folder)
     if not path.is_dir() and HUB_NAME.fullmatch(os.fspath(folder)):
         path = download(os.fspath(folder))
+    path, sentence = read_settings(path)
+    if "max_len" in options:
+        sentence = dataclasses.replace(sentence, max_len=None)
     model, variables = from_pretrained(path, **options)
-    return LanguageModel(model, variables, load_tokenizer(path), batch_size, base_len)
+    return LanguageModel(model, variables, load_tokenizer(path), batch_size, base_len, sentence)
 
 
 def _require_text(method: str, name: str, text: Any) -> None:
@@ -422,7 +444,7 @@ def _pad(rows: list[Row], batch_size: int, length: int) -> Batch:
     return inputs, mask, types
 
 
-@functools.partial(jax.jit, static_argnames=("model", "pooling", "layer"))
+@functools.partial(jax.jit, static_argnames=("model", "pooling", "layer", "normalize"))
 def _embed(
     model: Any,
     variables: Any,
@@ -432,12 +454,24 @@ def _embed(
     *,
     pooling: Pooling,
     layer: int,
+    normalize: bool,
 ) -> Float[Array, "B E"]:
-    """Returns the mean or the first of the hidden states of a layer."""
-    hidden = hidden_states(model, variables, inputs, mask, types)[layer]
-    real = mask if pooling == "mean" else mask & (jnp.arange(mask.shape[1])[None] == 0)
-    total = jnp.where(real[..., None], hidden, 0).sum(axis=1, dtype=jnp.float32)
-    return total / jnp.maximum(real.sum(axis=1, dtype=jnp.float32), 1)[:, None]
+    """Returns one embedding per row, from the hidden states of a layer."""
+    hidden = hidden_states(model, variables, inputs, mask, types)[layer].astype(jnp.float32)
+    count = jnp.maximum(mask.sum(axis=1, dtype=jnp.float32), 1)[:, None]
+    real = mask[..., None]
+    if pooling == "first":
+        pooled = jnp.where(real[:, 0], hidden[:, 0], 0)
+    elif pooling == "max":
+        largest = jnp.where(real, hidden, -jnp.inf).max(axis=1)
+        pooled = jnp.where(real.any(axis=1), largest, 0)
+    else:
+        total = jnp.where(real, hidden, 0).sum(axis=1)
+        pooled = total / (count if pooling == "mean" else jnp.sqrt(count))
+    if normalize:
+        length = jnp.linalg.norm(pooled, axis=1, keepdims=True)
+        pooled = pooled / jnp.maximum(length, 1e-12)
+    return pooled
 
 
 @functools.partial(jax.jit, static_argnames="model")
