@@ -394,6 +394,7 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
             lengths = sorted(own["length"].unique())
             panel.set_xticks(lengths, [f"{length:,}" for length in lengths])
             panel.minorticks_off()
+            panel.tick_params(labelsize=8)
             panel.yaxis.set_major_formatter("{x:,g}")
             panel.grid(alpha=0.3)
             title = f"{kind}, batch {own['batch'].iloc[0]}"

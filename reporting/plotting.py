@@ -78,7 +78,7 @@ def format_steps(axes: "Axes") -> None:
 
 
 def label_lines(axes: "Axes", width: int = 24) -> None:
-    """Writes the label of each line beside its last point, in order of height and without overlaps.
+    """Writes the label of each line beside its rightmost point, in order of height and without overlaps.
 
     Call it after all lines are drawn and the scales are set. Labels longer than `width` are wrapped.
     """
@@ -90,8 +90,8 @@ def label_lines(axes: "Axes", width: int = 24) -> None:
         text = str(line.get_label())
         if text.startswith("_") or not len(line.get_xydata()):
             continue
-        end = line.get_transform().transform(line.get_xydata()[-1])
-        x, y = axes.transAxes.inverted().transform(end)
+        points = line.get_transform().transform(line.get_xydata())
+        x, y = axes.transAxes.inverted().transform(points[points[:, 0].argmax()])
         text = textwrap.fill(text, width)
         labels.append((float(y), float(x), row * (1 + text.count("\n")), text, line.get_color()))
     labels.sort(key=lambda label: label[0])
@@ -105,7 +105,7 @@ def label_lines(axes: "Axes", width: int = 24) -> None:
             textcoords="axes fraction",
             va="center",
             fontsize=LABEL_SIZE,
-            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 1, "shrinkA": 0},
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 1, "relpos": (0, 0.5)},
             annotation_clip=False,
         )
 
