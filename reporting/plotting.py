@@ -3,8 +3,9 @@
 import itertools
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pandas as pd
 
 from reporting.runs import curve_of
@@ -83,14 +84,14 @@ def label_lines(axes: "Axes", width: int = 24) -> None:
     Call it after all lines are drawn and the scales are set. Labels longer than `width` are wrapped.
     """
     axes.spines[["top", "right"]].set_visible(False)
-    axes.figure.draw_without_rendering()  # fixes the height of the axes
+    cast("Figure", axes.figure).draw_without_rendering()  # fixes the height of the axes
     row = 1.35 * LABEL_SIZE * DPI / 72 / axes.get_window_extent().height
     labels = []
     for line in axes.get_lines():
         text = str(line.get_label())
-        if text.startswith("_") or not len(line.get_xydata()):
+        points = line.get_transform().transform(np.asarray(line.get_xydata()))
+        if text.startswith("_") or not len(points):
             continue
-        points = line.get_transform().transform(line.get_xydata())
         x, y = axes.transAxes.inverted().transform(points[points[:, 0].argmax()])
         text = textwrap.fill(text, width)
         labels.append((float(y), float(x), row * (1 + text.count("\n")), text, line.get_color()))
