@@ -45,7 +45,7 @@ from nystromformer_jax.support.spelling import nearest
 from nystromformer_jax.training.errors import is_out_of_memory
 from nystromformer_jax.training.plan import roofline_seconds
 from nystromformer_jax.training.topology import chip_of, topology_devices
-from reporting.plotting import add_legend, new_figure, styles_of
+from reporting.plotting import WIDTH, label_lines, new_figure, styles_of
 from reporting.tables import NOTHING, format_3sf
 from reporting.tables import markdown as markdown_table
 
@@ -382,7 +382,7 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
     table = table[table["batch"] == table["batch"].min()]
     styles = styles_of(list(table["attention"]))
     kinds = table.groupby("pass", sort=False)
-    figure = new_figure(10, 1.2 + 3.2 * len(kinds))
+    figure = new_figure(WIDTH, 3.2 * len(kinds))
     grid = figure.subplots(len(kinds), 2, squeeze=False)
     for panels, (kind, own) in zip(grid, kinds, strict=True):
         for panel, (name, scale, unit) in zip(panels, FIGURES, strict=True):
@@ -394,12 +394,13 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
             lengths = sorted(own["length"].unique())
             panel.set_xticks(lengths, [f"{length:,}" for length in lengths])
             panel.minorticks_off()
+            panel.tick_params(labelsize=8)
             panel.yaxis.set_major_formatter("{x:,g}")
             panel.grid(alpha=0.3)
             title = f"{kind}, batch {own['batch'].iloc[0]}"
             panel.set(xlabel="length", ylabel=f"{name}, {unit}", title=title)
-    handles, names = grid[0, 0].get_legend_handles_labels()
-    add_legend(figure, handles, names, 4)
+    for panel in grid.flat:
+        label_lines(panel)
     figure.savefig(path)
 
 

@@ -166,7 +166,7 @@ def attention(toy: bool, length: int, mode: str, forms: Sequence[str]) -> list[R
 def _prepare(
     calls: dict[str, Callable[[], Any]], form: str, mode: str, batch: int, length: int
 ) -> Row:
-    """Adds a function that makes `CALLS` calls of a form to `calls`; returns the compiler's figures."""
+    """Compiles `CALLS` calls of a form into `calls[form]`; returns the compiler's figures."""
     sizes: dict[str, Any] = {"batch": batch, "length": length, "conv": WIDTH}
     if form == "Hugging Face":
         from benchmarks import peers

@@ -114,7 +114,7 @@ class Table:
             write_bytes(Path(f"{self._out}.md"), page(self.results, self._markdown).encode())
 
     def finish(self) -> None:
-        """Writes the table, also if no cell was missing, and prints the page."""
+        """Writes the table and prints it as Markdown, even if all cells were stored before."""
         self.write()
         if self._markdown is not None:
             print(page(self.results, self._markdown), end="")

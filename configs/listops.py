@@ -1,4 +1,4 @@
-"""ListOps: nested operations on digits, 500 to 2,000 tokens, ten classes. The data are generated.
+"""ListOps: nested operations on digits, 501 to 1,999 tokens, ten classes. The data are generated.
 
     python run_lra.py --config=configs/listops.py                  # Nyström, 64 landmarks
     python run_lra.py --config=configs/listops.py:softmax

@@ -267,7 +267,7 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _logger.info("Waiting for another process to prepare %s", path.with_suffix(""))
+            _logger.info("Waiting for another process to prepare %s.", path.with_suffix(""))
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -224,21 +224,23 @@ def draw(path, bags, weights):
     side = side_of(sizes[bag])
     mosaic = np.zeros((side, 8, side, 8))
     mosaic[row, :, column] = bags.pictures[bag, real].reshape(-1, 8, 8)
-    figure = Figure(figsize=(4 * (1 + len(weights)), 4.3), layout="constrained")
-    first, *others = axes = figure.subplots(1, 1 + len(weights))
+    figure = Figure(figsize=(7.4, 5.6), layout="constrained")
+    first, *others = axes = list(figure.subplots(2, 3).flat)
     first.imshow(mosaic.reshape(8 * side, -1), cmap="gray_r", extent=(0, side, side, 0))
-    first.set_title(f"a bag of {sizes[bag]} pictures")
+    first.set_title(f"{sizes[bag]} pictures; red: the nines", fontsize=10)
     for axis, (name, values) in zip(others, weights.items(), strict=True):
         grid = np.full((side, side), np.nan)
         grid[row, column] = values[bag, real]
         axis.imshow(grid, cmap="viridis", extent=(0, side, side, 0))
-        axis.set_title(name)
+        axis.set_title(name, fontsize=10)
     for axis in axes:
         axis.set_axis_off()
+    for axis in axes[: 1 + len(weights)]:
         for nine in np.flatnonzero(bags.is_nine[bag, real]):
             frame = {"width": 1, "height": 1, "fill": False, "color": "red"}
             axis.add_patch(Rectangle((column[nine], row[nine]), **frame))
-    figure.savefig(path, dpi=75)
+    figure.suptitle("Weights of the pictures: yellow is the largest", fontsize=11)
+    figure.savefig(path, dpi=110)
 
 
 def interval(values):

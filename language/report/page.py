@@ -1,9 +1,8 @@
 """The report on language models as Markdown, with the picture of pretraining."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -12,9 +11,10 @@ from language.report import tables
 from language.report.published import REMARK, SOURCE, URL
 from reporting.plotting import (
     GREY,
-    add_legend,
+    WIDTH,
     draw_curve,
     format_steps,
+    label_lines,
     metric_over_seeds,
     new_figure,
     styles_of,
@@ -95,21 +95,21 @@ def plot_pretraining(groups: pd.DataFrame) -> "Figure":
     """
     known = tables.baselines(groups)
     styles = styles_of(list(groups["name"]))
-    figure = new_figure(12.5, 3.9 + 0.24 * math.ceil((len(groups) + 1) / 3))
-    handles: dict[str, Any] = {}
-    panels = figure.subplots(1, len(PANELS))
+    figure = new_figure(WIDTH, 2.6 * len(PANELS))
+    panels = figure.subplots(len(PANELS), 1, sharex=True)
     for axes, (metric, scale) in zip(panels, PANELS.items(), strict=True):
         for own in groups.to_dict("records"):
             curve = metric_over_seeds(own["runs"], f"valid/{metric}", scale)
             if len(curve):
                 style = {**styles[own["name"]], "linewidth": 1.8, "marker": "o", "markersize": 2.5}
-                draw_curve(axes, curve, **style)
-                handles[own["name"]] = axes.get_lines()[-1]
+                draw_curve(axes, curve, **style, label=own["name"])
         if metric in known:
             level = scale * known[metric]
-            handles["without context"] = axes.axhline(level, color=GREY, linestyle="--", zorder=1)
-        axes.set(xlabel="step", ylabel=tables.TITLES[metric])
+            axes.axhline(level, color=GREY, linestyle="--", label="without context", zorder=1)
+        axes.set_title(tables.TITLES[metric], fontsize=10)
         format_steps(axes)
-    figure.suptitle("Pretraining, on held-out text (band: over seeds)", fontsize=11)
-    add_legend(figure, list(handles.values()), list(handles), 3)
+    panels[-1].set_xlabel("step")
+    figure.suptitle("Pretraining: held-out text, means and ranges over seeds", fontsize=11)
+    for axes in panels:
+        label_lines(axes)
     return figure

@@ -69,7 +69,7 @@ def export(task: Task, data_dir: Path) -> Path:
                 ids = [sequence.astype(dtype) for sequence in sequences]
                 yield row, {**dict(zip(columns, ids, strict=True)), "label": label}
 
-    _logger.info("Exporting %s to %s", task.name, final)
+    _logger.info("Exporting %s to %s.", task.name, final)
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         with (

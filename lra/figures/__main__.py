@@ -25,15 +25,16 @@ from lra.figures.approximation import HeadMaps, nystrom_options
 from lra.figures.trained_run import Trained, new_parser, open_run
 from nystromformer_jax.attention.options import NystromOptions
 from nystromformer_jax.support.durable import write_json
-from reporting.plotting import COLORS, new_figure
+from reporting.plotting import COLORS, GREY, WIDTH, label_lines, new_figure
 from reporting.writer import staged
 
 MAX_LEN = 16_384
 PERCENTILE = 99.5  # weights of a softmax map above this percentile have the brightest color
 
+# The colors of two lines each, and the name.
 KINDS = {
-    "trained": (COLORS[0], "trained model"),
-    "random": (COLORS[1], "random normal query, key, value"),
+    "trained": (COLORS[0], COLORS[4], "trained model"),
+    "random": (COLORS[1], COLORS[5], "random normal query, key, value"),
 }
 
 
@@ -98,101 +99,93 @@ def draw_maps(numbers: Mapping[str, Any], maps: Sequence[Sequence[HeadMaps]], pa
     from matplotlib.colors import PowerNorm
 
     pairs = [one for heads in maps for one in heads]
-    columns = min(2, len(pairs))
-    rows = -(-len(pairs) // columns)
-    figure = new_figure(6.6 * columns, 3.5 * rows + 0.7)
+    figure = new_figure(WIDTH, 3 * len(pairs) + 0.7)
     landmarks, length = numbers["nystrom"]["num_landmarks"], numbers["maps"]["tokens"]
     figure.suptitle(
         f"{_title(numbers)}, test example {numbers['maps']['example']}, {length:,} tokens\n"
-        "Color: weight × tokens (1 for uniform attention), square-root scale, negative as 0"
+        "Color: weight × tokens (1 for uniform attention), square-root scale, negative as 0",
+        fontsize=11,
     )
-    panels = figure.subfigures(rows, columns, squeeze=False).flat
+    panels = figure.subfigures(len(pairs), 1, squeeze=False).flat
     for panel, one, about in zip(panels, pairs, numbers["maps"]["heads"], strict=False):
         axes = panel.subplots(1, 2, sharex=True, sharey=True)
         norm = PowerNorm(0.5, 0, about["brightest"], clip=True)
         box = (0, length, length, 0)
         for axis, picture in zip(axes, one[:2], strict=True):
             image = axis.imshow(picture * length, norm=norm, cmap="cividis", extent=box)
-            axis.set_xlabel("key", fontsize=8)
-            axis.tick_params(labelsize=8)
+            axis.set_xlabel("key")
         layer, head = about["layer"] + 1, about["head"] + 1
-        axes[0].set_title(f"layer {layer}, head {head}: softmax", fontsize=9)
-        axes[1].set_title(f"Nyström, {landmarks} landmarks", fontsize=9)
-        axes[0].set_ylabel("query", fontsize=8)
+        axes[0].set_title(f"layer {layer}, head {head}: softmax", fontsize=10)
+        axes[1].set_title(
+            f"{landmarks} landmarks: error {about['map_error']:.2g} of the map,"
+            f" {about['output_error']:.2g} of the output",
+            fontsize=10,
+        )
+        axes[0].set_ylabel("query")
         # Ticks are evenly spaced in color, so that labels do not overlap.
         ticks = about["brightest"] * np.linspace(0, 1, 5) ** 2
-        bar = panel.colorbar(
-            image, ax=axes, shrink=0.8, ticks=ticks, format="{x:.2g}", extend="max"
-        )
-        bar.ax.tick_params(labelsize=8)
-        panel.supxlabel(
-            f"relative error: map {about['map_error']:.2g}, output {about['output_error']:.2g}",
-            fontsize=9,
-        )
+        panel.colorbar(image, ax=axes, shrink=0.8, ticks=ticks, format="{x:.2g}", extend="max")
     figure.savefig(path)
 
 
 def draw_errors(numbers: Mapping[str, Any], path: Path) -> None:
     """Draws the output error by number of landmarks and by length."""
-    figure = new_figure(10, 4.2)
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure = new_figure(WIDTH, 6)
+    above, below = figure.subplots(2, 1, sharey=True)
     curves = numbers["curves"]
-    for kind, (color, name) in KINDS.items():
+    for kind, (*colors, name) in KINDS.items():
         by_length = {
             count: [row for row in curves[kind]["by_length"] if row["num_landmarks"] == count]
             for count in approximation.FIXED_LANDMARKS
         }
-        _draw(left, "num_landmarks", curves[kind]["by_landmarks"], color, "o-", name)
-        for (count, rows), style in zip(by_length.items(), ("o-", "s--"), strict=True):
+        _draw(above, "num_landmarks", curves[kind]["by_landmarks"], colors[0], name)
+        for (count, rows), color in zip(by_length.items(), colors, strict=True):
             if rows:  # else no example is long enough
-                _draw(right, "length", rows, color, style, f"{count} landmarks, {kind}")
+                _draw(below, "length", rows, color, f"{kind}, {count} landmarks")
     for axis in figure.axes:
         if axis.lines:
             places = np.asarray(axis.lines[-1].get_xdata()).tolist()
             axis.set_xscale("log", base=2)
             axis.set_xticks(places, [f"{place:,}" for place in places])
             axis.minorticks_off()
-            axis.legend(fontsize=8)
         else:
             axis.text(0.5, 0.5, "no example is long enough", transform=axis.transAxes, ha="center")
-    left.set(xlabel="landmarks", ylabel="relative error of the output")
-    left.set_title(f"against landmarks, {curves['tokens']:,} tokens", fontsize=10)
-    right.set(xlabel="tokens, from the start of the same examples")
-    right.set_title("against length", fontsize=10)
+    above.set(xlabel="landmarks")
+    above.set_title(
+        f"error of the output against landmarks, {curves['tokens']:,} tokens", fontsize=10
+    )
+    below.set(xlabel="tokens, from the start of the same examples")
+    below.set_title("error of the output against length", fontsize=10)
     _save_log_plot(figure, numbers, path)
 
 
 def draw_pinv(numbers: Mapping[str, Any], path: Path) -> None:
     """Draws the pseudoinverse residual and the output error by number of iterations."""
-    figure = new_figure(10, 4.2)
+    figure = new_figure(WIDTH, 6)
     panels = {
         "residual": "residual, ‖A Z A − A‖ / ‖A‖",
         "output_error": "relative error of the output",
     }
     count = numbers["nystrom"]["pinv_iters"]
-    for axis, (quantity, title) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        for kind, (color, _) in KINDS.items():
-            for start, style in zip(approximation.STARTS, ("o-", "x"), strict=True):
+    for axis, (quantity, title) in zip(figure.subplots(2, 1), panels.items(), strict=True):
+        for kind, (*colors, _) in KINDS.items():
+            for start, color in zip(approximation.STARTS, colors, strict=True):
                 rows = numbers["curves"][kind]["by_iteration"][start]
                 rows = [{**row, **row[quantity]} for row in rows]
-                _draw(axis, "iterations", rows, color, style, f"{kind}, start {start}")
-        axis.axvline(count, color="grey", linewidth=1, linestyle=":", label=f"{count} iterations")
+                _draw(axis, "iterations", rows, color, f"{kind}, start {start}")
+        axis.axvline(count, color=GREY, linewidth=1, linestyle=":")
         axis.set(xlabel="iterations", xticks=axis.lines[0].get_xdata()[::2])
-        axis.set_title(title, fontsize=10)
-    figure.axes[0].legend(fontsize=8)
+        axis.set_title(f"{title}; dotted: {count} iterations", fontsize=10)
     _save_log_plot(figure, numbers, path)
 
 
-def _draw(
-    axis: Any, x: str, rows: Sequence[Mapping[str, Any]], color: str, style: str, label: str
-) -> None:
-    """Draws the median against the key `x`, and the quartiles as a band if `style` has a line."""
+def _draw(axis: Any, x: str, rows: Sequence[Mapping[str, Any]], color: str, label: str) -> None:
+    """Draws the median against the key `x`, and the quartiles as a band."""
     places, lower, median, upper = (
         [row[name] for row in rows] for name in (x, "lower", "median", "upper")
     )
-    axis.plot(places, median, style, color=color, label=label, markersize=4)
-    if "-" in style:
-        axis.fill_between(places, lower, upper, color=color, alpha=0.15, linewidth=0)
+    axis.plot(places, median, "o-", color=color, label=label, markersize=4)
+    axis.fill_between(places, lower, upper, color=color, alpha=0.12, linewidth=0)
 
 
 def _save_log_plot(figure: Any, numbers: Mapping[str, Any], path: Path) -> None:
@@ -212,6 +205,8 @@ def _save_log_plot(figure: Any, numbers: Mapping[str, Any], path: Path) -> None:
         f"{_title(numbers)}: median and quartiles over layers, heads and {count} test examples",
         fontsize=11,
     )
+    for axis in figure.axes:
+        label_lines(axis)
     figure.savefig(path)
 
 

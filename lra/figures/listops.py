@@ -29,7 +29,7 @@ from lra.data.task import Padding, Sequences, Split
 from lra.figures.trained_run import Trained, new_parser, open_run
 from lra.predict import logits
 from nystromformer_jax.support.durable import write_json
-from reporting.plotting import COLORS, GREY, new_figure
+from reporting.plotting import COLORS, GREY, WIDTH, new_figure
 from reporting.statistics import binomial_error
 from reporting.writer import staged
 
@@ -155,26 +155,29 @@ def _by(
 def draw(numbers: dict[str, Any], path: Path) -> None:
     """Draws a panel for each way to group the examples."""
     parts = {name: rows for name, rows in numbers["parts"].items() if rows}
-    figure = new_figure(3.3 * len(parts), 4.0)
-    panels = figure.subplots(1, len(parts), sharey=True, squeeze=False)[0]
+    heights = [len(rows) + 1 for rows in parts.values()]
+    figure = new_figure(WIDTH, 0.3 * sum(heights) + 1)
+    panels = figure.subplots(len(parts), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for panel, (name, rows) in zip(panels, parts.items(), strict=True):
         places = np.arange(len(rows))
-        heights = [100 * row["accuracy"] for row in rows]
+        accuracies = [100 * row["accuracy"] for row in rows]
         errors = [100 * row["standard_error"] for row in rows]
-        panel.bar(places, heights, yerr=errors, color=COLORS[0], ecolor=GREY, label="model")
+        panel.barh(places, accuracies, xerr=errors, color=COLORS[4], ecolor=GREY)
         frequent = [100 * row["most_frequent"] for row in rows]
-        panel.plot(places, frequent, "_", color=COLORS[1], markersize=18, markeredgewidth=2.5,
-                   label="most frequent answer of the group")  # fmt: skip
-        names = [f"{row['group']}\n({row['examples']:,})" for row in rows]
-        panel.set_xticks(places, names, rotation=60, fontsize=8)
-        panel.set_xlim(-0.7, max(len(rows), 3) - 0.3)  # a single bar is not wider than others
-        panel.set_title(name, fontsize=10)
-        panel.grid(axis="y", alpha=0.3)
-    panels[0].set_ylabel("test accuracy, % (examples in parentheses)")
-    figure.legend(*panels[0].get_legend_handles_labels(), fontsize=8, loc="outside lower center")
+        panel.plot(frequent, places, "|", color=COLORS[1], markersize=13, markeredgewidth=2.5)
+        names = [f"{row['group']} ({row['examples']:,})" for row in rows]
+        panel.set_yticks(places, names)
+        panel.set_ylim(len(rows) - 0.4, -0.6)
+        panel.set_title(name, fontsize=10, loc="left")
+        panel.grid(axis="x", alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+        for row, place in zip(rows, places, strict=True):
+            end = max(100 * (row["accuracy"] + row["standard_error"]), 100 * row["most_frequent"])
+            panel.text(end + 1.5, place, f"{100 * row['accuracy']:.1f}", va="center", fontsize=9)
+    panels[-1].set_xlabel("test accuracy, %; bar: model, mark: most frequent answer of the group")
     figure.suptitle(
-        f"{numbers['task']}, {numbers['attention']}, step {numbers['checkpoint']['step']:,}: bars with"
-        " binomial standard errors",
+        f"{numbers['task']}, {numbers['attention']}, step {numbers['checkpoint']['step']:,}"
+        " (number of examples), with binomial standard errors",
         fontsize=11,
     )
     figure.savefig(path)

@@ -1,7 +1,6 @@
 """Figures of the report: a bar chart per task, learning curves, recall."""
 
 import math
-import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +13,10 @@ from lra.report.published import title_of
 from reporting.plotting import (
     COLORS,
     GREY,
-    add_legend,
+    WIDTH,
     draw_curve,
     format_steps,
+    label_lines,
     metric_over_seeds,
     new_figure,
     seeds_together,
@@ -69,9 +69,9 @@ def plot_bars(best: pd.DataFrame) -> "Figure":
 
 
 def plot_curves(groups: pd.DataFrame, trivial: Mapping[str, float]) -> "Figure":
-    """Draws accuracy and loss of a task's first groups against steps: training thin, validation thick.
+    """Draws accuracy and loss of a task's first groups against steps, in training and validation.
 
-    If the times of these groups can be compared, a third panel has the accuracy against minutes of training.
+    If the times of these groups can be compared, a last panel has the accuracy against minutes of training.
     A line is the mean over seeds, and the band is the range. `trivial` are accuracies in percent, of which
     the best is drawn.
     """
@@ -80,18 +80,15 @@ def plot_curves(groups: pd.DataFrame, trivial: Mapping[str, float]) -> "Figure":
     members = {group["name"]: group["members"] for group in shown}
     styles = styles_of(list(members))
     timed = same_inputs(shown) and all(run["speed"] for own in members.values() for run in own)
-    figure = new_figure(5 * (2 + timed), 3.6 + 0.22 * math.ceil((1 + len(members)) / 2))
-    panels = figure.subplots(1, 2 + timed)
+    figure = new_figure(WIDTH, 2.7 * (2 + timed))
+    grid = figure.subplots(2 + timed, 2, sharex="row", sharey="row", squeeze=False)
     for name, own in members.items():
-        style = {**THICK, **styles[name], "label": name}
-        for panel, metric, scale in zip(panels, ("accuracy", "loss"), (100, 1), strict=False):
+        for panels, metric, scale in zip(grid, ("accuracy", "loss"), (100, 1), strict=False):
             train, valid = (
                 metric_over_seeds(own, f"{split}/{metric}", scale) for split in ("train", "valid")
             )
-            panel.plot(*_downsampled(train["mean"]), **styles[name], linewidth=0.8, alpha=0.5)
-            draw_curve(panel, valid, **style)
-            format_steps(panel)
-            panel.set(xlabel="step")
+            panels[0].plot(*_downsampled(train["mean"]), **styles[name], linewidth=1)
+            draw_curve(panels[1], valid, **THICK, **styles[name], label=name)
         if timed:
             curves, minutes = [], []
             for run in own:
@@ -100,20 +97,28 @@ def plot_curves(groups: pd.DataFrame, trivial: Mapping[str, float]) -> "Figure":
                 minutes.append((steps[: len(timed_steps)], timed_steps))
                 curves.append((steps[: len(timed_steps)], values[: len(timed_steps)]))
             x = seeds_together(minutes)["mean"]
-            draw_curve(panels[2], seeds_together(curves, 100), x, **style)
-    for panel in [panels[0], *panels[2:]]:
+            curve = seeds_together(curves, 100)
+            draw_curve(grid[2, 1], curve, x, **THICK, **styles[name], label=name)
+    for panel in [grid[0, 1], *grid[2:, 1]]:
         if trivial:
             name = max(trivial, key=trivial.__getitem__)
             panel.axhline(trivial[name], color=GREY, linestyle="--", label=name, zorder=1)
-    titles = ("accuracy, %", "cross-entropy, nats", "validation accuracy, %")
-    for panel, title in zip(panels, titles, strict=False):
-        panel.set_ylabel(title)
+    for panels, title in zip(grid, ("accuracy, %", "cross-entropy, nats"), strict=False):
+        panels[0].set_ylabel(title)
+        for panel, split in zip(panels, ("training", "validation"), strict=True):
+            panel.set_title(split, fontsize=10)
+            format_steps(panel)
+    for panel in grid[1]:
+        panel.set_xlabel("step")
     if timed:
-        panels[2].set_xlabel(f"minutes of training, {shown[0]['device']}")
+        grid[2, 0].set_axis_off()
+        grid[2, 1].set_title("validation accuracy, %", fontsize=10)
+        grid[2, 1].set_xlabel(f"minutes of training, {shown[0]['device']}")
     task = title_of(shown[0]["task"])
-    figure.suptitle(f"{task} (thick: validation, thin: training, band: over seeds)", fontsize=11)
-    handles, names = panels[0].get_legend_handles_labels()
-    add_legend(figure, handles, [textwrap.fill(name, 40) for name in names], 2 + timed)
+    several = any(len(own) > 1 for own in members.values())
+    figure.suptitle(f"{task}{': means and ranges over seeds' if several else ''}", fontsize=11)
+    for panel in grid[:, 1]:
+        label_lines(panel)
     return figure
 
 
@@ -121,8 +126,8 @@ def plot_recall(groups: pd.DataFrame) -> "Figure":
     """Draws the accuracy on MQAR against the number of pairs, a panel per length and a line per attention."""
     lengths = sorted(set(groups["length"]))
     styles = styles_of(sorted(set(groups["name"])))
-    figure = new_figure(max(7.5, 5 * len(lengths)), 5)
-    panels = figure.subplots(1, len(lengths), sharey=True, squeeze=False)[0]
+    figure = new_figure(WIDTH, 4.2 * len(lengths))
+    panels = figure.subplots(len(lengths), 1, squeeze=False)[:, 0]
     for panel, length in zip(panels, lengths, strict=True):
         own = groups[groups["length"] == length]
         sizes = sorted(set(own["pairs"]))
@@ -138,9 +143,9 @@ def plot_recall(groups: pd.DataFrame) -> "Figure":
         panel.set_xticks(sizes, [str(size) for size in sizes])
         panel.minorticks_off()
         panel.set(xlabel="pairs", title=f"MQAR, {length:,} tokens")
-    panels[0].set_ylabel("accuracy of the answers, %")
-    handles, names = panels[0].get_legend_handles_labels()
-    add_legend(figure, handles, names, 3)
+        panel.set_ylabel("accuracy of the answers, %")
+    for panel in panels:
+        label_lines(panel, 34)
     return figure
 
 

@@ -87,7 +87,11 @@ def read_params(
     if unknown:
         _logger.info("%s: ignored the unknown tensors %s.", source.where, _join(unknown))
     if fresh:
-        _logger.info("Newly initialized from seed %d, not trained yet: %s.", seed, _join(fresh))
+        _logger.info(
+            "These parameters are initialized from seed %d, not trained yet: %s.",
+            seed,
+            _join(fresh),
+        )
         params |= _initialize(model, fresh, seed)
     return unflatten_dict({path: jnp.asarray(params[path]) for path in shapes}, sep="/")
 

@@ -246,6 +246,7 @@ def _open_events(folder: Path) -> Events | None:
         return Events(folder)
     except ModuleNotFoundError:
         logging.getLogger(__name__).warning(
-            "No TensorBoard events: tensorboardX is not installed (metrics.jsonl has the same values)."
+            "TensorBoard events are not written, because tensorboardX is not installed (metrics.jsonl has the"
+            " same values)."
         )
         return None

@@ -1,10 +1,13 @@
 """Colors, curves and figures, without changes to matplotlib."""
 
+import itertools
+
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
-from reporting.plotting import add_legend, draw_curve, new_figure, seeds_together, styles_of
+from reporting.plotting import draw_curve, label_lines, new_figure, seeds_together, styles_of
 
 
 def test_curve_of_seeds_is_the_mean_with_minimum_and_maximum():
@@ -28,18 +31,28 @@ def test_a_curve_is_its_means_with_a_band_if_seeds_differ():
 
 
 def test_no_two_labels_have_both_color_and_line_in_common():
-    styles = styles_of([str(number) for number in range(28)])
-    assert len({tuple(style.items()) for style in styles.values()}) == 28
-    assert len({style["color"] for style in list(styles.values())[:7]}) == 7
+    styles = styles_of([str(number) for number in range(44)])
+    assert len({tuple(style.items()) for style in styles.values()}) == 44
+    assert len({style["color"] for style in list(styles.values())[:11]}) == 11
 
 
-def test_figures_are_independent_with_the_legend_below(tmp_path):
+def test_labels_beside_lines_keep_their_order_and_do_not_overlap(tmp_path):
     before = dict(mpl.rcParams)
     figure = new_figure(4, 3)
-    (line,) = figure.subplots().plot([0, 1], [1, 0], label="a line")
-    add_legend(figure, [line], ["a line"], columns=2)
+    axes = figure.subplots()
+    ends = {"c": 0.52, "a": 0.5, "b": 0.51, "e": 0.95, "a long label of several words": 0.0}
+    for name, end in ends.items():
+        axes.plot([0, 1], [0.2, end], label=name)
+    axes.plot([0, 1], [0, 0])  # a line without a label
+    label_lines(axes, width=15)
     figure.savefig(tmp_path / "figure.png")
-    (legend,) = figure.legends
-    assert legend.get_window_extent().y1 <= figure.axes[0].get_window_extent().y0
-    assert not figure.axes[0].spines["top"].get_visible()
+    texts = axes.texts
+    assert [text.get_text().replace("\n", " ") for text in texts] == sorted(ends, key=ends.get)
+    assert "\n" in texts[0].get_text()
+    boxes = [Text.get_window_extent(text) for text in texts]  # without the line to its curve
+    for below, above in itertools.pairwise(boxes):
+        assert below.y1 <= above.y0
+    assert min(box.x0 for box in boxes) >= axes.get_window_extent().x1
+    assert max(box.x1 for box in boxes) <= figure.bbox.x1
+    assert not axes.spines["top"].get_visible()
     assert dict(mpl.rcParams) == before
