@@ -1,10 +1,9 @@
 """Colors, curves and figures, without changes to matplotlib."""
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 
-from reporting.plotting import add_legend, draw_curve, new_figure, seeds_together, styles_of
+from reporting.plotting import draw_curve, new_figure, seeds_together, styles_of
 
 
 def test_curve_of_seeds_is_the_mean_with_minimum_and_maximum():
@@ -31,15 +30,3 @@ def test_no_two_labels_have_both_color_and_line_in_common():
     styles = styles_of([str(number) for number in range(28)])
     assert len({tuple(style.items()) for style in styles.values()}) == 28
     assert len({style["color"] for style in list(styles.values())[:7]}) == 7
-
-
-def test_figures_are_independent_with_the_legend_below(tmp_path):
-    before = dict(mpl.rcParams)
-    figure = new_figure(4, 3)
-    (line,) = figure.subplots().plot([0, 1], [1, 0], label="a line")
-    add_legend(figure, [line], ["a line"], columns=2)
-    figure.savefig(tmp_path / "figure.png")
-    (legend,) = figure.legends
-    assert legend.get_window_extent().y1 <= figure.axes[0].get_window_extent().y0
-    assert not figure.axes[0].spines["top"].get_visible()
-    assert dict(mpl.rcParams) == before
