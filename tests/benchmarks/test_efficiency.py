@@ -74,27 +74,6 @@ def test_memory_is_the_larger_of_compiled_and_measured():
     assert list(efficiency.figures({"rows": rows})["memory"]) == [3 * 2**20, 2**20, 2**20]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        (["64", "--attentions", "softmx"], "softmax"),
-        (["0"], "--lengths"),
-        (["64", "--memory_limit", "-1"], "--memory_limit"),
-        (["64", "--topology=v5e:0"], "v5e"),
-    ],
-)
-def test_invalid_arguments_print_one_line_and_write_nothing(tmp_path, capsys, arguments, word):
-    try:
-        code = run(tmp_path, *arguments)
-    except SystemExit as stopped:  # by the parser
-        code = stopped.code
-    error = capsys.readouterr().err
-    assert code == 2
-    assert word in error
-    assert error.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_every_row_of_the_table_is_a_module():
     given = efficiency.argparse.Namespace(heads=2, head_dim=4, dtype="float32")
     for name in (*efficiency.ATTENTIONS, *averages.NAMES, "nystrom-7"):

@@ -9,16 +9,6 @@ from jax.errors import JaxRuntimeError
 from benchmarks import steps
 
 
-def test_cell_has_time_memory_and_the_reduced_batch():
-    row = {"config": "text", "attention": "nystrom", "asked_batch_size": 32, "batch_size": 4}
-    row |= {"fits": True, "step_seconds": 0.125, "peak_bytes": 3 * 2**30}
-    table = steps.markdown({"rows": [row], "title": "parts"})
-    assert table.splitlines()[::2] == [
-        "| s per step · GiB | nystrom, parts |",
-        "| text, batch 32 | 0.12 · 3.0 (batch 4) |",
-    ]
-
-
 def compile_to(monkeypatch, held, example=30e6, message="INTERNAL: YNNPACK operation failed"):
     """Steps that need `example` bytes per example, in a process that may use `held` bytes."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.table import Table, command_line, describe_source, in_own_process, this_machine
+from benchmarks.table import Table, command_line, in_own_process, this_machine
 from cli.commands import run_to_end
 
 TIMED = {"device": "cpu", "device_count": 4, "processor": "Abacus", "cpu_threads": 3}
@@ -93,22 +93,6 @@ def test_other_files_and_other_settings_are_refused(tmp_path, content, word):
     with pytest.raises(ValueError, match=word):
         fill(open_table(tmp_path), ("text", "linear"))
     assert (tmp_path / "out/table.json").read_text() == text
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (
-            {**TIMED, "device": "H200", "cpu_threads": 1, "huge_pages": False},
-            "4 × H200, host Abacus, 1 thread",
-        ),
-        ({**TIMED, "topology": "v5e:1x1"}, "compiled ahead of time for v5e:1x1, not run"),
-        ({"versions": TIMED["versions"]}, "compiled ahead of time, not run"),
-    ],
-)
-def test_the_source_names_the_machine(settings, words):
-    results = {"settings": settings, "commands": ["x"]}
-    assert describe_source(results) == f"`x`: {words}; jax 1.2.3."
 
 
 def test_the_command_and_the_machine_are_those_of_the_process(monkeypatch):

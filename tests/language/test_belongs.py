@@ -1,15 +1,12 @@
 """Tokenizers must match their checkpoint, and folders of runs are not folders of models."""
 
-import json
-
 import numpy as np
 import pytest
 
 from configs import pretrain as pretrain_config
 from language import pretrain
 from language.finetune import trainer as finetune
-from language.tokenizer import load_tokenizer
-from nystromformer_jax.training import Workdir
+from nystromformer_jax.pretrained.config_json import write_config
 from tests.language import runs, texts
 from tests.language.finetune import glue_fakes as fakes
 from tests.pretrained import tiny
@@ -52,10 +49,6 @@ def test_accepts_spare_rows_and_warns_unless_they_round_the_vocabulary_up(
     tmp_path, caplog, rows, warns
 ):
     folder = checkpoint(tmp_path, [*SPECIAL, *WORDS], vocab_size=rows)
-    tensors = tiny.tensors_of("bert", "ForMaskedLM")
-    for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
-        tensors[name] = np.resize(tensors[name], (rows, *tensors[name].shape[1:]))
-    tiny.write(folder, tiny.config_of("bert", "ForMaskedLM", vocab_size=rows), tensors)
     assert finetune.open_tokenizer(prepared(folder)).vocab_size == 11
     assert ("11 tokens, and the embedding" in caplog.text) == warns
 
@@ -79,7 +72,6 @@ def test_pretraining_rejects_a_vocabulary_other_than_the_checkpoints(tmp_path):
         pretrain.open_tokenizer(pretrain.prepare(config))
 
 
-@pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize(
     ("task", "problem_type", "labels"),
     [
@@ -88,24 +80,13 @@ def test_pretraining_rejects_a_vocabulary_other_than_the_checkpoints(tmp_path):
     ],
 )
 def test_a_fine_tuned_model_has_the_labels_of_its_task(tmp_path, task, problem_type, labels):
-    """With pairs, and a RoBERTa of one token type, in which both texts have the same type."""
-    folder = tmp_path / "roberta"
-    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *map(chr, range(97, 103))]
-    (tmp_path / "roberta").mkdir()
-    tensors = tiny.tensors_of("roberta", "ForMaskedLM")
-    name = "roberta.embeddings.token_type_embeddings.weight"
-    tensors[name] = tensors[name][:1]
+    """With pairs, and a model of one token type, in which both texts have the same type."""
     changes = {"type_vocab_size": 1, "problem_type": "multi_label_classification"}
-    tiny.write(folder, tiny.config_of("roberta", "ForMaskedLM", **changes), tensors)
-    (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
-    (folder / "merges.txt").write_text("#version: 0.2\n")
     data_dir = fakes.write_task(tmp_path / "glue", task)
-    config = runs.glue_sections(task, data_dir, folder, data={"max_len": 13})
-    run = finetune.prepare(config)
-    with Workdir(tmp_path / "run", config, paths=finetune.PATHS) as workdir:
-        finetune.train(run, finetune.load_data(run), workdir)
-    written = json.loads((tmp_path / "run/model/config.json").read_text())
-    assert (written["model_type"], written["problem_type"]) == ("roberta", problem_type)
-    assert written["id2label"] == labels
+    folder = checkpoint(tmp_path / "bert", **changes)
+    run = prepared(folder, task, data={"dir": str(data_dir), "max_len": 13})
+    split = finetune.load_data(run).splits["valid"]
+    assert not run.examples(split).fetch(np.arange(2))["types"].any()
+    written = write_config(type(run.model), run.model.config, finetune._description(run.task))
+    assert (written["problem_type"], written["id2label"]) == (problem_type, labels)
     assert written["label2id"] == {label: int(number) for number, label in labels.items()}
-    assert load_tokenizer(tmp_path / "run/model").vocab_size == tiny.VOCAB

@@ -93,3 +93,17 @@ def additive(mask):
     """Hugging Face's mask: zero at real tokens, the most negative number elsewhere, [B 1 1 L]."""
     lowest = torch.finfo(torch.float32).min
     return torch.tensor(np.where(np.asarray(mask), 0.0, lowest), dtype=torch.float32)[:, None, None]
+
+
+PEERS = ("huggingface", "lucidrains")
+
+
+def output_of(name, x, mask=None):
+    """Returns the output of a peer for inputs [B L E] and a mask that is True at real tokens."""
+    if name == "huggingface":
+        return array(
+            huggingface(x.shape[1])(tensors(x), None if mask is None else additive(mask))[0]
+        )
+    return array(
+        lucidrains()(tensors(x), mask=None if mask is None else torch.tensor(np.asarray(mask)))
+    )

@@ -56,18 +56,11 @@ class TestPadding:
         x, padded, mask = both
         assert_close(ours(padded, mask)[:, :LENGTH], ours(x), REFERENCE)
 
-    def test_hugging_face_changes(self, both):
+    @pytest.mark.parametrize("name", modules.PEERS)
+    def test_the_peers_change(self, both, name):
         x, padded, mask = both
-        expected = modules.huggingface(LENGTH)(modules.tensors(x))[0]
-        actual = modules.huggingface(2 * LENGTH)(modules.tensors(padded), modules.additive(mask))[0]
-        assert relative_change(actual.detach()[:, :LENGTH], expected.detach()) > 0.05
-
-    def test_lucidrains_changes(self, both):
-        x, padded, mask = both
-        module = modules.lucidrains()
-        expected = module(modules.tensors(x))
-        actual = module(modules.tensors(padded), mask=torch.tensor(np.asarray(mask)))
-        assert relative_change(actual.detach()[:, :LENGTH], expected.detach()) > 0.05
+        changed = modules.output_of(name, padded, mask)[:, :LENGTH]
+        assert relative_change(changed, modules.output_of(name, x)) > 0.05
 
 
 class TestBatchMates:
@@ -81,14 +74,9 @@ class TestBatchMates:
     def test_ours_is_unchanged(self, both, ours):
         assert_close(ours(both)[:1], ours(both[:1]), SAME_ARITHMETIC)
 
-    def test_hugging_face_changes(self, both):
-        module = modules.huggingface(LENGTH)
-        actual, expected = (module(modules.tensors(x))[0][:1].detach() for x in (both, both[:1]))
-        assert relative_change(actual, expected) > 1e-3
-
-    def test_lucidrains_changes(self, both):
-        module = modules.lucidrains()
-        actual, expected = (module(modules.tensors(x))[:1].detach() for x in (both, both[:1]))
+    @pytest.mark.parametrize("name", modules.PEERS)
+    def test_the_peers_change(self, both, name):
+        actual, expected = (modules.output_of(name, x)[:1] for x in (both, both[:1]))
         assert relative_change(actual, expected) > 1e-4
 
 
@@ -100,16 +88,13 @@ class TestLengthsNotDivisibleByM:
         assert jnp.isfinite(ours(x)).all()
 
     def test_hugging_face_fails(self, rngs):
-        x = modules.tensors(random_input(rngs, 1, LENGTH + 3))
         with pytest.raises(RuntimeError, match="invalid for input of size"):
-            modules.huggingface(LENGTH + 3)(x)
+            modules.output_of("huggingface", random_input(rngs, 1, LENGTH + 3))
 
     def test_lucidrains_attends_to_its_own_padding(self, rngs):
         """An all-true mask, which should have no effect, changes its output."""
-        module = modules.lucidrains()
-        x = modules.tensors(random_input(rngs, 1, LENGTH + 3))
-        without = module(x).detach()
-        with_mask = module(x, mask=torch.ones(1, LENGTH + 3, dtype=torch.bool)).detach()
+        x, mask = random_input(rngs, 1, LENGTH + 3), np.ones((1, LENGTH + 3), bool)
+        without, with_mask = (modules.output_of("lucidrains", x, mask) for mask in (None, mask))
         assert relative_change(without, with_mask) > 1e-3
 
 
@@ -126,7 +111,7 @@ class TestFewerTokensThanLandmarks:
 
     def test_hugging_face_fails(self, rngs):
         with pytest.raises(RuntimeError):
-            modules.huggingface(5)(modules.tensors(random_input(rngs, 1, 5)))
+            modules.output_of("huggingface", random_input(rngs, 1, 5))
 
     def test_lucidrains_approximates_over_its_own_padding(self, rngs):
         module = modules.lucidrains()
@@ -145,7 +130,7 @@ class TestHalfPrecision:
         assert half.dtype == jnp.bfloat16
         assert_close(half, ours(x), HALF)
 
-    @pytest.mark.parametrize("name", ["huggingface", "lucidrains"])
+    @pytest.mark.parametrize("name", modules.PEERS)
     def test_the_peers_fail(self, rngs, name):
         module = modules.huggingface(LENGTH) if name == "huggingface" else modules.lucidrains()
         x = modules.tensors(random_input(rngs, 1, LENGTH)).bfloat16()

@@ -26,6 +26,7 @@ NYSTROMFORMER = {
     "num_landmarks": LANDMARKS,
     "conv_kernel_size": 3,
 }
+EXACT = {**NYSTROMFORMER, "segment_means_seq_len": LANDMARKS}
 HEADS = [
     "Model",
     "ForMaskedLM",
@@ -36,8 +37,8 @@ HEADS = [
 ]
 
 
-def make(kind, head, **changes):
-    """Returns their model with random values in every parameter."""
+def make(kind, head, folder=None, **changes):
+    """Returns their model with random values in every parameter, saved to `folder` if given."""
     torch.manual_seed(0)
     labels = 2 if head == "ForQuestionAnswering" else LABELS
     config = getattr(transformers, f"{kind}Config")(**SIZES, num_labels=labels, **changes)
@@ -45,6 +46,8 @@ def make(kind, head, **changes):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(1.0 if name.endswith("LayerNorm.weight") else 0.0, std=0.4)
+    if folder is not None:
+        model.save_pretrained(folder)
     return model
 
 
@@ -89,6 +92,10 @@ def labels_of(rngs, head):
     return {
         "Model": {},
         "ForMaskedLM": {"labels": draw((3, LENGTH), VOCAB)},
+        "ForPreTraining": {
+            "labels": draw((3, LENGTH), VOCAB),
+            "next_sentence_label": draw((3,), 2),
+        },
         "ForSequenceClassification": {"labels": draw((3,), LABELS)},
         "ForTokenClassification": {"labels": draw((3, LENGTH), LABELS)},
         "ForQuestionAnswering": {

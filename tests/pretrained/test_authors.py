@@ -238,51 +238,42 @@ def write_config(path, **changes):
     (path.parent.parent / "config.json").write_text(json.dumps({"model": {**CODE, **changes}}))
 
 
-def write_tensor(path, name, *shape):
+def write_tensor(path, **shapes):
     tensors = torch.load(path)["model_state_dict"]
-    torch.save({**tensors, f"model.{name}.weight": torch.ones(shape)}, path)
+    changed = {f"model.{name}.weight": torch.ones(shape) for name, shape in shapes.items()}
+    torch.save({**tensors, **changed}, path)
+
+
+def write(path, content):
+    torch.save(content, path)
 
 
 def cut(path, kept):
     path.write_bytes(path.read_bytes()[:kept])
 
 
+# What is damaged, how, and a word of the error.
 INVALID = [
-    (lambda path: write_config(path, attn_type="linformer"), "attn_type"),
-    (
-        lambda path: write_config(path, max_seq_len=7),
-        "position_embeddings.weight is [22, 12], needs [7, 12]",
-    ),
-    (lambda path: write_config(path, num_head=None), "num_head"),
-    (lambda path: write_config(path, dropout_prob=None), "dropout"),
-    (lambda path: write_config(path, num_layers=3), "encoder.layer.2"),
-    (
-        lambda path: write_tensor(path, "embeddings.position_embeddings", LENGTH + 2, 6),
-        "needs [20, 12]",
-    ),
-    (
-        lambda path: write_tensor(path, "transformer_0.mha.W_q", 15, DIM),
-        "query.weight is [15, 12], needs [12, 12]",
-    ),
-    (
-        lambda path: write_tensor(path, "transformer_1.ff1", 8, DIM),
-        "intermediate.dense.weight is [8, 12], needs [7, 12]",
-    ),
-    (
-        lambda path: torch.save({"seq_classifer.mlpblock.0.weight": torch.ones(3)}, path),
-        "lra.pretrained.load_authors_checkpoint",
-    ),
-    (lambda path: torch.save([1, 2], path), "no state dict"),
-    (lambda path: torch.save({"model_state_dict": Harmful()}, path), "more than tensors"),
-    *((lambda path, kept=kept: cut(path, kept), "corrupt") for kept in (0, 100, -50)),
+    (write_config, {"attn_type": "linformer"}, "attn_type"),
+    (write_config, {"max_seq_len": 7}, "needs [7, 12]"),
+    (write_config, {"num_head": None}, "num_head"),
+    (write_config, {"dropout_prob": None}, "dropout"),
+    (write_config, {"num_layers": 3}, "encoder.layer.2"),
+    (write_tensor, {"embeddings.position_embeddings": (LENGTH + 2, 6)}, "needs [20, 12]"),
+    (write_tensor, {"transformer_0.mha.W_q": (15, DIM)}, "query.weight is [15, 12]"),
+    (write_tensor, {"transformer_1.ff1": (8, DIM)}, "intermediate.dense.weight is [8, 12]"),
+    (write, {"content": {"seq_classifer.mlpblock.0.weight": torch.ones(3)}}, "lra.pretrained.load"),
+    (write, {"content": [1, 2]}, "no state dict"),
+    (write, {"content": {"model_state_dict": Harmful()}}, "more than tensors"),
+    *((cut, {"kept": kept}, "corrupt") for kept in (0, 100, -50)),
 ]
 
 
-@pytest.mark.parametrize(("damage", "words"), INVALID)
+@pytest.mark.parametrize(("damage", "changes", "words"), INVALID)
 def test_an_invalid_checkpoint_is_one_line_and_nothing_is_written(
-    tmp_path, path, capsys, damage, words
+    tmp_path, path, capsys, damage, changes, words
 ):
-    damage(path)
+    damage(path, **changes)
     assert_refused(tmp_path, path, capsys, words)
 
 

@@ -26,28 +26,13 @@ from tests.helpers import REFERENCE, assert_close
 from tests.pretrained import tiny
 
 pytest.importorskip("safetensors", reason="needs the extra `language`")
-tokenizers = pytest.importorskip("tokenizers", reason="needs the extra `language`")
+pytest.importorskip("tokenizers", reason="needs the extra `language`")
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat", "dog", "sat", "on", "mat"]
 TEXTS = ["a cat", "", "a dog sat on a mat on a mat", "dog", "sat on a mat", "mat " * 8]
 MAX_LEN = 13
 # Exact attention without a convolution compiles in a fraction of the time.
 SMALL = {"num_layers": 1, "attention": "softmax", "conv_kernel_size": 0}
-
-
-def write_tokenizer(folder, words=WORDS):
-    ids = {word: i for i, word in enumerate(words)}
-    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, "[UNK]"))
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    if "[CLS]" in ids:
-        backend.post_processor = tokenizers.processors.TemplateProcessing(
-            single="[CLS] $A [SEP]",
-            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-            special_tokens=[(word, ids[word]) for word in WORDS[2:4]],
-        )
-    backend.enable_padding(length=12)  # ignored, and so is the truncation
-    backend.enable_truncation(3)
-    backend.save(str(folder / "tokenizer.json"))
 
 
 @pytest.fixture
@@ -57,7 +42,7 @@ def make(tmp_path):
     def make(name="NystromformerForMaskedLM", base_len=8, **changes):
         model = MODELS[name](dataclasses.replace(tiny.CONFIG, **SMALL | changes))
         save_pretrained(tmp_path, model, tiny.random_variables(model))
-        write_tokenizer(tmp_path)
+        tiny.write_tokenizer(tmp_path, WORDS)
         return load(tmp_path, batch_size=3, base_len=base_len)
 
     return make
@@ -253,7 +238,7 @@ def test_empty_lists_and_texts_without_tokens(make, tmp_path):
     language_model = make("NystromformerForSequenceClassification")
     assert language_model.embed([]).shape == (0, tiny.EMBED)
     assert language_model.classify([])[1].shape == (0, tiny.LABELS)
-    write_tokenizer(tmp_path, [word for word in WORDS if word not in WORDS[2:4]])
+    tiny.write_tokenizer(tmp_path, [word for word in WORDS if word not in WORDS[2:4]])
     without_special = load(tmp_path, batch_size=3, base_len=8)
     for pooling in ("mean", "first"):
         found = without_special.embed(["", "cat"], pooling=pooling)

@@ -146,6 +146,24 @@ def published(path, **changes):
     return tensors
 
 
+def write_tokenizer(folder, words):
+    """Writes a tokenizer of whole words, with [CLS] and [SEP] around texts if they are words."""
+    import tokenizers
+
+    ids = {word: i for i, word in enumerate(words)}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, "[UNK]"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    if "[CLS]" in ids:
+        backend.post_processor = tokenizers.processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[(word, ids[word]) for word in ("[CLS]", "[SEP]")],
+        )
+    backend.enable_padding(length=12)  # ignored, and so is the truncation
+    backend.enable_truncation(3)
+    backend.save(str(folder / "tokenizer.json"))
+
+
 # Our fields of a published folder, except those that differ between the families.
 CONFIG = NystromformerConfig(
     vocab_size=VOCAB,

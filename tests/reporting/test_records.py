@@ -3,7 +3,7 @@
 import pytest
 
 from configs import glue, listops
-from reporting.records import SIZES, label_of, recipe_words, setting_of
+from reporting.records import SIZES, label_of, setting_of
 
 
 def config(argument, **sections):
@@ -63,8 +63,3 @@ def test_an_older_config_without_a_newer_option_at_its_default_is_the_same_setti
     for section, key in (*keys, ("attention", "pinv"), ("attention", "mask_conv")):
         del old[section][key]
     assert setting_of(old) == setting_of(config("nystrom"))
-
-
-def test_words_of_a_recipe_are_those_of_the_command():
-    words = {"": "", "paper": "", "fast": "recipe=fast", "quirks=mlpen": "quirks=mlpen"}
-    assert {recipe: recipe_words(recipe) for recipe in words} == words

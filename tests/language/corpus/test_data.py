@@ -1,8 +1,5 @@
 import logging
-import os
 import pathlib
-import subprocess
-import sys
 import types
 
 import numpy as np
@@ -11,10 +8,10 @@ import pytest
 from dataprep import cache
 from language import corpus
 from language.corpus import CorpusConfig, documents, pieces, sentences
+from tests import programs
 from tests.helpers import data_folders
 from tests.language import texts
 
-ROOT = pathlib.Path(corpus.__file__).parents[2]
 DOCS = texts.documents(211)
 CONFIG = {"vocab_size": 97, "max_len": 31, "held_out": 0.1, "workers": 1}
 
@@ -28,6 +25,11 @@ def contents(found):
     return {
         name: [tuple(split[i]) for i in range(len(split))] for name, split in found.splits.items()
     }
+
+
+def docs_of(split, held_out=0.1):
+    """The documents of a split, in order."""
+    return [doc for doc in DOCS if pieces.draw_split(doc, 0, held_out)[0] == split]
 
 
 def files(found):
@@ -57,8 +59,7 @@ def test_all_text_is_in_pairs_once_and_in_order(path):
     tokenizer = found.tokenizer
     for name, pairs in contents(found).items():
         kept = [token for pair in pairs for part in pair for token in part]
-        docs = [doc for doc in DOCS if pieces.draw_split(doc, 0, 0.1)[0] == name]
-        ids = [tokenizer.encode(sentences.split(doc)) for doc in docs]
+        ids = [tokenizer.encode(sentences.split(doc)) for doc in docs_of(name)]
         expected = [token for doc in ids if len(doc) > 1 for sentence in doc for token in sentence]
         assert kept == expected
     assert tokenizer.unk_id not in kept
@@ -79,9 +80,8 @@ def test_statistics_describe_the_pairs(path):
     assert sum(of.documents for of in found.statistics.values()) == len(DOCS)
     for name, pairs in contents(found).items():
         of = found.statistics[name]
-        docs = [doc for doc in DOCS if pieces.draw_split(doc, 0, 0.1)[0] == name]
-        numbers = [len(sentences.split(doc)) for doc in docs]
-        assert (of.documents, of.left_out) == (len(docs), numbers.count(1))
+        numbers = [len(sentences.split(doc)) for doc in docs_of(name)]
+        assert (of.documents, of.left_out) == (len(numbers), numbers.count(1))
         assert of.sentences == sum(number for number in numbers if number > 1)
         assert of.pairs == len(pairs)
         assert of.tokens == sum(len(part) for pair in pairs for part in pair)
@@ -108,8 +108,7 @@ def test_byte_level_sentences_keep_the_space_before_them(tmp_path, path):
     backend.save(str(tmp_path / "tokenizer.json"))
     found = load(path, tokenizer=str(tmp_path / "tokenizer.json"), held_out=0.01)
     kept = [token for pair in contents(found)["train"] for part in pair for token in part]
-    docs = [doc for doc in DOCS if pieces.draw_split(doc, 0, 0.01)[0] == "train"]
-    docs = [doc for doc in docs if len(sentences.split(doc)) > 1]
+    docs = [doc for doc in docs_of("train", 0.01) if len(sentences.split(doc)) > 1]
     assert found.tokenizer.decode(kept) == "".join(doc.replace("\n", " ") for doc in docs)
 
 
@@ -251,14 +250,7 @@ def test_the_corpus_is_never_held_in_memory(tmp_path, suffix, many, allowed):
     for copies in (20, many):
         text = "\n\n".join([*DOCS, ""] * copies)
         path = texts.write(tmp_path / f"{copies}{suffix}", text)
-        printed = subprocess.run(
-            [sys.executable, "-c", script, str(path)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            check=True,
-            text=True,
-        ).stdout
-        peaks.append(int(printed))
+        peaks.append(int(programs.finish(programs.start("-c", script, path)).output))
     assert len(text) > (allowed + 1.5) * 2**20
     assert peaks[1] - peaks[0] < allowed * 2**10  # KiB; held, the text alone would take more
 

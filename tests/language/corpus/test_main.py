@@ -1,18 +1,15 @@
 """`python -m language.corpus`."""
 
-import pathlib
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from dataprep import cache
 from language import corpus
 from language.corpus.__main__ import main
+from tests import programs
 from tests.language import texts
 
-ROOT = pathlib.Path(corpus.__file__).parents[2]
 SMALL = ["--vocab_size=97", "--max_len=31", "--held_out=0.1", "--workers=1"]
 
 
@@ -86,14 +83,11 @@ def test_stopped_preparation_prints_no_traceback_and_keeps_its_pieces(path, numb
         "pieces.PairMaker.__call__ = slow\n"
         f"sys.exit(main([{path!r}, *{SMALL!r}]))"
     )
-    command = [sys.executable, "-c", script]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
+    process = programs.start("-c", script)
     assert process.stdout.readline() == "imported []\n"
     process.send_signal(number)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert "Traceback" not in error
+    answer = programs.finish(process)
+    assert (answer.code, "Traceback" in answer.errors) == (code, False)
     [kept] = (cache.cache_dir() / "data").glob("corpus-*.pieces")
     assert len(list(kept.glob("000000-of-*[0-9]"))) == 1
     assert list(kept.glob("000001-of-*[0-9]")) == []

@@ -69,6 +69,7 @@ def test_scikit_learn_computes_the_same_scores_from_the_file(name, tmp_path):
         }
         if len(task.labels) == 2:
             theirs["f1"] = sklearn_metrics.f1_score(truths, guesses, pos_label=task.labels[1])
+    assert tuple(ours) == task.metrics
     assert ours == pytest.approx({metric: theirs[metric] for metric in ours}, rel=1e-6)
 
 
