@@ -57,10 +57,6 @@ def test_search_finds_the_largest_batch_if_memory_is_nonlinear(power, tells):
     assert len(tried) < 25
 
 
-def test_search_returns_zero_if_nothing_fits():
-    assert largest_that_fits(lambda number: 10 * number + 7, 5, first=4) == 0
-
-
 def spec(devices=8, **sections):
     config, mesh = tiny.config(batch_size=16), MeshConfig(**sections.get("mesh", {}))
     train = dataclasses.replace(config.train, **sections.get("train", {}))
