@@ -51,11 +51,12 @@ def _hangs(number, frame):
     raise TimeoutError(f"no answer after {SECONDS} s")
 
 
-def assert_refused(answer, program):
-    """Requires one line that begins with the program's name, and exit code 2."""
+def assert_refused(answer, program, *words):
+    """Requires exit code 2 and one line that begins with the program's name and has all `words`."""
     assert (answer.code, answer.output) == (2, ""), answer
     assert answer.errors.startswith(f"{program}.py: "), answer
     assert answer.errors.count("\n") == 1, answer
+    assert all(word in answer.errors for word in words), (words, answer)
 
 
 def start(*words, **environment):

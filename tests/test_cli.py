@@ -45,10 +45,7 @@ RETURN = "from ml_collections import ConfigDict\ndef get_config(argument): retur
 def test_an_invalid_config_file_is_one_sentence(in_repository, tmp_path, body, word):
     file = tmp_path / "my own.py"  # a path may contain a space
     file.write_text(body)
-    answer = call("run_lra", f"--config={file}:nystrom")
-    assert_refused(answer, "run_lra")
-    assert str(file) in answer.errors
-    assert word in answer.errors
+    assert_refused(call("run_lra", f"--config={file}:nystrom"), "run_lra", str(file), word)
 
 
 def test_the_first_seed_is_that_of_the_config_or_zero():

@@ -10,6 +10,7 @@ import pytest
 
 from cli.commands import add_switch, number, parser_of, run_to_end
 from nystromformer_jax.training import CannotWrite
+from tests.programs import finish, start
 
 DEV_FULL = pathlib.Path("/dev/full")
 COMMAND = "import sys; from cli import commands; sys.exit(commands.run_to_end('name', lambda: print('text')))"
@@ -59,9 +60,9 @@ def act():
 
 sys.exit(run_to_end("name", act))
 """
-    done = print_to(subprocess.PIPE, script)
-    assert done.returncode == 128 + number
-    assert "Traceback" not in done.stderr
+    done = finish(start("-c", script))
+    assert done.code == 128 + number
+    assert "Traceback" not in done.errors
 
 
 def print_to(stdout, script):

@@ -138,22 +138,10 @@ def test_every_task_supports_the_quirks_of_the_authors(name):
 
 @pytest.mark.parametrize("name", ["listops", "text", "retrieval", "image", "pathfinder", "pathx"])
 def test_every_task_has_recipes_with_moving_averages(name):
-    wide, small, fast = (
-        config_of(name, f"nystrom,recipe={one}") for one in ("mega", "mega_small", "fast")
-    )
-    for config in (wide, small):
+    for recipe in ("mega", "mega_small"):
+        config = config_of(name, f"nystrom,recipe={recipe}")
         assert (config.model.block, config.model.positions) == ("gated_ema", "none")
-        assert config.model.stem == fast.model.stem
-        assert (config.model.ema_normalization == "variance") == (name == "listops")
-    longer = 2 if name == "listops" else 1
-    assert small.train.total_steps == longer * fast.train.total_steps
-    assert small.train.batch_size == fast.train.batch_size
-    assert small.data.curriculum == longer * fast.data.curriculum
-    paper = config_of(name).train
-    assert (wide.train.total_steps, wide.train.batch_size) == (paper.total_steps, paper.batch_size)
-    assert wide.data.curriculum <= paper.total_steps * paper.batch_size / 2
-    if name == "listops":
-        for config in (wide, small):
+        if name == "listops":
             train.prepare(config.to_dict(), jax.devices()[:1])
 
 

@@ -10,13 +10,11 @@ import pytest
 
 from language import pretrain
 from language.finetune import trainer as finetune
-from lra import data, train
-from lra.data import image, text
+from lra import train
 from nystromformer_jax import training
 from nystromformer_jax.training import Workdir
 from tests.language import runs
 from tests.language.finetune import fakes as files
-from tests.lra import test_tasks
 from tests.lra.data import fakes
 from tests.lra.small import NYSTROM, random_params, small_config
 from tests.programs import finish, start
@@ -28,24 +26,10 @@ SAMPLING = ("reformer,chunk_len=8,num_hashes=2", "performer,num_features=8,redra
 
 def source(task, folder):
     """The sources of a task's data, in its `data` section."""
-    if task == "text":
-        fakes.write_folder(folder / "aclImdb", fakes.reviews())
-    elif task == "image":
-        fakes.write_folder(folder / "cifar-10-batches-bin", fakes.batches())
-    elif task == "retrieval":
-        test_tasks.write_pairs(folder / "tsv_data", 17)
-    else:
-        return {"workers": 1}
-    return {"dir": str(folder)}
-
-
-def load(config):
-    """Returns the task with the few reviews and images that `source` wrote."""
-    if config.task == "text":
-        return text.load(config, per_class=fakes.REVIEWS_PER_CLASS).first(17)
-    if config.task == "image":
-        return image.load(config, images_per_file=fakes.IMAGES_PER_FILE).first(17)
-    return data.load(config)
+    if task in ("text", "image", "retrieval"):
+        fakes.write_folder(folder / fakes.FOLDERS[task], fakes.files(task))
+        return {"dir": str(folder)}
+    return {"workers": 1}
 
 
 def small(task, argument=NYSTROM, *, seed=0, **sources):
@@ -62,7 +46,7 @@ def lra_run(task, argument, folder, monkeypatch, **options):
     config = small(task, argument, **source(task, folder / "source"), **options)
     run = train.prepare(config)
     with Workdir(folder / "run", config) as workdir:
-        result = train.train(run, load(run.data), workdir)
+        result = train.train(run, fakes.load_config(run.data).first(17), workdir)
         params = training.load_params(
             workdir.checkpoints, result["best_step"], train.make_params(run), run.mesh
         )

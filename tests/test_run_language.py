@@ -135,7 +135,7 @@ def test_search_reports_failed_runs_and_the_best(pretrained, tmp_path):
 
 CHECKPOINT = "--config.init.checkpoint="
 SST2 = f"--config=configs/glue.py:sst2,max_len=19 {CHECKPOINT}"
-PRETRAIN = "--config=configs/pretrain.py"
+PRETRAIN, DIR = "--config=configs/pretrain.py", "--config.data.dir="
 
 
 @pytest.fixture
@@ -159,33 +159,21 @@ def invalid(tmp_path, checkpoint):
 @pytest.mark.parametrize(
     ("program", "flags", "words"),
     [
-        (
-            "run_pretrain",
-            f"{PRETRAIN}:demo --config.data.dir=A/empty.txt --workdir=A/run",
-            "no text",
-        ),
-        ("run_finetune", f"{SST2}A/vocabless --mode=check", "A/vocabless contains no tokenizer"),
-        (
-            "run_finetune",
-            f"{SST2}MODEL --config.data.dir=A/SST-2 --workdir=A/run",
-            "train.tsv, line 5",
-        ),
-        (
-            "run_finetune",
-            f"{SST2}A/truncated --config.data.dir=A/good/SST-2 --workdir=A/run",
-            "model.safetensors",
-        ),
-        ("run_pretrain", "", "--config=configs/pretrain.py"),
-        ("run_pretrain", f"{PRETRAIN}:demo,attention=nystrm", "did you mean nystrom?"),
-        ("run_pretrain", f"{PRETRAIN} --config.train.step=3", "did you mean train."),
-        ("run_pretrain", f"{PRETRAIN}:checkpoint", "init.checkpoint"),
-        ("run_pretrain", f"{PRETRAIN}:demo --config.attention.name=softmax", "attention=softmax"),
-        ("run_pretrain", "--config=configs/glue.py", "run_finetune.py"),
+        ("pretrain", f"{PRETRAIN}:demo {DIR}A/empty.txt --workdir=A/run", "no text"),
+        ("finetune", f"{SST2}A/vocabless --mode=check", "A/vocabless contains no tokenizer"),
+        ("finetune", f"{SST2}MODEL {DIR}A/SST-2 --workdir=A/run", "train.tsv, line 5"),
+        ("finetune", f"{SST2}A/truncated {DIR}A/good/SST-2 --workdir=A/run", "model.safetensors"),
+        ("pretrain", "", "--config=configs/pretrain.py"),
+        ("pretrain", f"{PRETRAIN}:demo,attention=nystrm", "did you mean nystrom?"),
+        ("pretrain", f"{PRETRAIN} --config.train.step=3", "did you mean train."),
+        ("pretrain", f"{PRETRAIN}:checkpoint", "init.checkpoint"),
+        ("pretrain", f"{PRETRAIN}:demo --config.attention.name=softmax", "attention=softmax"),
+        ("pretrain", "--config=configs/glue.py", "run_finetune.py"),
     ],
 )
 def test_an_invalid_call_ends_with_one_line(
     in_repository, invalid, checkpoint, program, flags, words
 ):
     place = lambda text: text.replace("A/", f"{invalid}/").replace("MODEL", str(checkpoint))
-    assert place(words) in refusal(program, *place(flags).split())
+    assert place(words) in refusal(f"run_{program}", *place(flags).split())
     assert not (invalid / "run").exists()

@@ -39,9 +39,7 @@ def test_plans_for_the_devices_of_this_machine():
     ],
 )
 def test_invalid_plans_print_one_line_and_exit_with_2(in_repository, arguments, word):
-    answer = call("run_plan", *SMALL, *arguments)
-    assert_refused(answer, "run_plan")
-    assert word in answer.errors
+    assert_refused(call("run_plan", *SMALL, *arguments), "run_plan", word)
 
 
 @pytest.mark.slow(minutes=1)

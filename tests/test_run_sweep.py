@@ -63,9 +63,7 @@ def test_an_invalid_command_is_one_line_and_exits_with_2(
     monkeypatch.setattr(run_sweep.runner, "run_all", lambda *_: pytest.fail("started"))
     if arguments and not arguments[0].startswith("--workdir"):
         arguments = ["--tasks=listops", f"--workdir={tmp_path}", *arguments]
-    answer = programs.call("run_sweep", *arguments)
-    programs.assert_refused(answer, "run_sweep")
-    assert word in answer.errors
+    programs.assert_refused(programs.call("run_sweep", *arguments), "run_sweep", word)
 
 
 def test_a_task_may_be_the_path_of_its_config(in_repository, tmp_path):
@@ -76,8 +74,7 @@ def test_a_task_may_be_the_path_of_its_config(in_repository, tmp_path):
         assert f"--config={path}:nystrom" in only.command
     (tmp_path / "own.py").write_text("def get_config(argument): return undefined")
     answer = call(tmp_path / "sweep", f"--tasks={tmp_path}/own.py")
-    programs.assert_refused(answer, "run_sweep")
-    assert f"{tmp_path}/own.py cannot be loaded: NameError" in answer.errors
+    programs.assert_refused(answer, "run_sweep", f"{tmp_path}/own.py cannot be loaded: NameError")
 
 
 def test_plan_writes_a_file_that_may_be_edited(in_repository, tmp_path):

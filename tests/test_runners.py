@@ -76,8 +76,7 @@ def test_export_compares_the_config_and_runs_in_one_process(called, monkeypatch,
         (("--distributed",), "one process"),
     ):
         refused = program(*flags, *more)
-        assert_refused(refused, name)
-        assert word in refused.errors
+        assert_refused(refused, name, word)
 
 
 @pytest.mark.parametrize("below", ["", "/run"])
@@ -96,8 +95,6 @@ def test_rejects_an_invalid_workdir_before_preparing_data(called, monkeypatch, t
         ((f"--workdir={tmp_path}/other", "--mode=eval"), "config"),
     ):
         refused = program(*flags)
-        assert_refused(refused, name)
-        assert word in refused.errors
+        assert_refused(refused, name, word)
     refused = call(name, f"--workdir={tmp_path}", "--mode=eval")  # needs no --config
-    assert_refused(refused, name)
-    assert "config.json does not exist" in refused.errors
+    assert_refused(refused, name, "config.json does not exist")

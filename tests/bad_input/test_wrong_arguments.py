@@ -1,14 +1,15 @@
 """Functions raise one-sentence errors for invalid arguments, and valid arguments can be traced."""
 
 import functools
+import os
+import traceback
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+import nystromformer_jax
 from nystromformer_jax import (
     Encoder,
     EncoderBlock,
@@ -33,7 +34,6 @@ from nystromformer_jax import (
 from nystromformer_jax.cores import CORES
 from nystromformer_jax.layers.stem import ConvStem
 from nystromformer_jax.training import MeshConfig, make_mesh
-from tests.bad_input.fuzz import EXAMPLES, fuzz, refusal
 from tests.cores.test_contract import OPTIONS
 
 B, L, H, D, E, M = 2, 13, 2, 3, 6, 5
@@ -171,69 +171,30 @@ CALLS = {
 }
 
 
-def other_array(array, kind, axis, dtype):
-    """An array with one change, which may be harmless."""
-    axis %= array.ndim
-    return {
-        "shorter": lambda: array[(*[slice(None)] * axis, slice(1, None))],
-        "empty": lambda: array[(*[slice(None)] * axis, slice(0))],
-        "longer": lambda: jnp.concatenate([array, array], axis=axis),
-        "one axis more": lambda: jnp.expand_dims(array, axis),
-        "one axis less": lambda: array.take(0, axis=axis),
-        "another type": lambda: array.astype(dtype),
-    }[kind]()
+OURS = os.path.dirname(nystromformer_jax.__file__)
 
 
-ARRAY_KINDS = ("shorter", "empty", "longer", "one axis more", "one axis less", "another type")
-OTHER_DTYPES = (jnp.int32, jnp.uint8, jnp.bool_, jnp.bfloat16, jnp.float16, jnp.float32)
-OTHER_NUMBERS = (-97, -1, 0, 1, 2, 3, 4, 97, True, 2.5, np.nan, None, "", "real", "gel")
+def refusal(call, *arguments, **options):
+    """Returns the message of the ValueError that `call` raises, or None if it raises none.
 
-
-@st.composite
-def mistakes(draw, arguments):
-    """Arguments with one or two of them changed."""
-    changed = dict(arguments)
-    names = draw(st.lists(st.sampled_from(sorted(arguments)), min_size=1, max_size=2, unique=True))
-    for name in names:
-        value = arguments[name]
-        if isinstance(value, jax.Array):
-            kind, axis = draw(st.sampled_from(ARRAY_KINDS)), draw(st.integers(0, 3))
-            changed[name] = other_array(value, kind, axis, draw(st.sampled_from(OTHER_DTYPES)))
-        else:
-            same_kind = [x for x in OTHER_NUMBERS if isinstance(x, str) == isinstance(value, str)]
-            changed[name] = draw(st.sampled_from(same_kind))
-    return changed
+    Fails unless the message is one sentence and this package raised it.
+    """
+    try:
+        call(*arguments, **options)
+    except ValueError as error:
+        text = str(error)
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        assert last.filename.startswith(OURS), f"not ours: {last.filename}, {last.lineno}: {text}"
+        assert "\n" not in text, text
+        assert text.rstrip(")").endswith((".", "?")), text
+        return text
+    return None
 
 
 def traced_refusal(call, arguments):
     arrays = {name: x for name, x in arguments.items() if isinstance(x, jax.Array)}
     others = {name: x for name, x in arguments.items() if name not in arrays}
     return refusal(jax.eval_shape, functools.partial(call, **others), **arrays)
-
-
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.slow_except(
-    "softmax_attention",
-    "nystrom_attention",
-    "sharded_nystrom_attention",
-    "segment_means",
-    "iterative_pinv",
-    "collect",
-    "nystrom",
-    "SelfAttention",
-    "Encoder",
-)
-def test_changed_arguments_are_traced_or_raise_one_sentence(name, no_annotations):
-    """Traced, not run: valid arguments give a shape, and invalid ones raise before compilation."""
-    call, arguments = CALLS[name]
-    assert refusal(call, **arguments) is None
-
-    @fuzz(EXAMPLES // 2)  # half of the others': a trace per example and function
-    @given(mistakes(arguments))
-    def holds(changed):
-        traced_refusal(call, changed)
-
-    holds()
 
 
 ANY_RANK = {("iterative_pinv", "kernel"), ("pinv_residual", "kernel")}  # any number of matrices
@@ -250,11 +211,26 @@ def invalid_values(value, *, any_rank):
     return [-1, np.nan, ""] if isinstance(value, float) else [-1, True, 2.5, ""]
 
 
+def other_values(value):
+    """Returns arrays of other shapes and dtypes, which may be valid in place of this one."""
+    if not isinstance(value, jax.Array):
+        return []
+    x = np.asarray(value)
+    shorter = [np.delete(x, 0, axis) for axis in range(x.ndim)]
+    return [jax.device_put(other) for other in (*shorter, x[:, :0], x.astype(np.uint8))]
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_rejects_invalid_arguments(name, no_annotations):
-    """One argument at a time is wrong, and all others are valid."""
+    """One argument at a time is wrong, and all others are valid.
+
+    Traced, not run: other shapes and dtypes give a shape, or one sentence before compilation.
+    """
     call, arguments = CALLS[name]
+    assert refusal(call, **arguments) is None
     for argument, value in arguments.items():
         for wrong in invalid_values(value, any_rank=(name, argument) in ANY_RANK):
             said = traced_refusal(call, arguments | {argument: wrong})
             assert said is not None, (argument, wrong)
+        for other in other_values(value):
+            traced_refusal(call, arguments | {argument: other})

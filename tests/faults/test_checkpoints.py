@@ -4,7 +4,6 @@ import errno
 import json
 import shutil
 
-import numpy as np
 import pytest
 
 from nystromformer_jax.training import CannotWrite, CheckpointDamaged, checkpoint, integrity
@@ -51,11 +50,6 @@ def snapshot(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def assert_same_end(first, second):
-    assert (first / "metrics.jsonl").read_bytes() == (second / "metrics.jsonl").read_bytes()
-    np.testing.assert_array_equal(tiny.last_params(first, 30), tiny.last_params(second, 30))
-
-
 def largest_file(step_folder, pattern):
     """The largest file of a kind."""
     return max(step_folder.glob(pattern), key=lambda file: file.stat().st_size)
@@ -80,7 +74,7 @@ def test_resumes_from_the_checkpoint_before_a_damaged_one_with_the_same_bits(
     assert "resuming from step 25" in said
     assert "\n" not in said
     assert (run / "checkpoints/30.damaged").is_dir()
-    assert_same_end(finished, run)
+    tiny.assert_same_run(finished, run)
 
 
 @pytest.mark.slow_except("flip")
@@ -122,7 +116,7 @@ def test_files_without_hashes_may_be_missing(finished, run):
         (run / "checkpoints/30" / name).unlink()
     tiny.train(run, tiny.SAVES_OFTEN)
     assert not (run / "checkpoints/30.damaged").exists()
-    assert_same_end(finished, run)
+    tiny.assert_same_run(finished, run)
 
 
 def test_raises_and_changes_nothing_if_no_checkpoint_is_intact(run):
@@ -160,7 +154,7 @@ def test_checkpoints_without_hashes_are_used_with_a_warning(finished, run, caplo
         file.unlink()
     tiny.train(run, tiny.SAVES_OFTEN)
     assert f"{run}/checkpoints/25 has no hashes, so it is used without a check" in caplog.text
-    assert_same_end(finished, run)
+    tiny.assert_same_run(finished, run)
 
 
 def test_step_is_renamed_only_after_its_hashes_are_written(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """No number of a run depends on the wall clock, which may jump."""
 
-import json
 import time
 
 import numpy as np
@@ -22,13 +21,9 @@ def test_clock_jumps_change_no_bits_and_no_durations(tmp_path, monkeypatch):
     outcome = tiny.train(tmp_path / "jumping")
     seconds = time.perf_counter() - began
     assert 0 < outcome.train_seconds < seconds
-    speeds = list(map(json.loads, (tmp_path / "jumping/speed.jsonl").read_text().splitlines()))
+    speeds = tiny.lines_of(tmp_path / "jumping", "speed.jsonl")
     assert speeds
     for speed in speeds:
         assert 0 < speed["step_seconds"] < seconds
         assert 0 <= speed["input_share"] <= 1
-    steady, jumping = (tmp_path / name / "metrics.jsonl" for name in ("steady", "jumping"))
-    assert steady.read_bytes() == jumping.read_bytes()
-    np.testing.assert_array_equal(
-        tiny.last_params(tmp_path / "steady", 30), tiny.last_params(tmp_path / "jumping", 30)
-    )
+    tiny.assert_same_run(tmp_path / "steady", tmp_path / "jumping")

@@ -1,12 +1,10 @@
 """A program restarts itself only where a restart gives it huge pages."""
 
-import os
 import platform
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+
+from tests.programs import finish, start
 
 PROGRAM = """
 import os, sys
@@ -21,22 +19,14 @@ print(os.environ.get("GLIBC_TUNABLES", ""), huge_pages.in_use(), sys.argv[2:], s
 LIBRARY = platform.libc_ver()[0]
 
 
-def run_program(folder: Path, setting: str, tunables: str = "") -> list[str]:
+def run_program(folder, setting, tunables=""):
     program, kernel = folder / "program.py", folder / "enabled"
     program.write_text(PROGRAM)
     kernel.write_text(setting)
-    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
-    if tunables:
-        environment["GLIBC_TUNABLES"] = tunables
-    output = subprocess.run(
-        [sys.executable, "-O", program, kernel, "an argument", "--flag=1"],
-        env={**environment, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert not output.stderr
-    return output.stdout.splitlines()
+    words = ("-O", program, kernel, "an argument", "--flag=1")
+    answer = finish(start(*words, GLIBC_TUNABLES=tunables))
+    assert (answer.code, answer.errors) == (0, ""), answer
+    return answer.output.splitlines()
 
 
 @pytest.mark.skipif(LIBRARY != "glibc", reason="only glibc can be asked for huge pages")

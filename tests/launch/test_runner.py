@@ -124,19 +124,6 @@ def test_the_table_has_the_mean_over_seeds(tmp_path):
     assert "40.00" not in table(jobs[::3])[0]  # one seed has no statistics
 
 
-def test_a_search_names_the_first_of_equals_by_the_metric_that_selects_checkpoints(
-    tmp_path, capsys
-):
-    jobs = [job(tmp_path, f"batch{batch}-seed0", f"--batch={batch}") for batch in (8, 16, 32)]
-    for own, f1 in zip(jobs, (0.7, 0.8, 0.8), strict=True):
-        finish(own, 0.5, valid={"f1": f1, "accuracy": 0.5}, test={"f1": 1 - f1})
-    assert runner.run_all(tmp_path, jobs, None, "run_finetune.py", chooses=True) == 0
-    said = capsys.readouterr().out
-    assert "batch8-seed0   done      validation f1 70.00 %" in said
-    assert said.endswith("best by validation: batch16\n")
-    assert "best" not in table(jobs)[0]
-
-
 def test_status_of_a_running_job_has_its_step_and_time_left(tmp_path):
     jobs = [job(tmp_path, name) for name in ("running", "waiting")]
     jobs.append(job(tmp_path, "other", config="text"))

@@ -10,6 +10,7 @@ import pytest
 from lra import data, train
 from nystromformer_jax import training
 from nystromformer_jax.training import Workdir
+from tests.lra.data import fakes
 from tests.lra.small import NYSTROM, random_params, small_config
 
 
@@ -24,25 +25,15 @@ def run(config, folder):
         return train.train(prepared, data.load(prepared.data), workdir)
 
 
-def write_pairs(folder, count):
-    """Pairs of three texts; the label says whether both are the same."""
-    folder.mkdir(exist_ok=True)
-    texts = ["a café\x1b in Zürich " * 3, "landmarks " * 9, "segments of real tokens"]
-    for split in ("train", "eval", "test"):
-        rows = [(number % 3, number // 3 % 3) for number in range(count)]
-        lines = [f"{float(i == j)}\t{i}\t{j}\t{texts[i]}\t{texts[j]}\n" for i, j in rows]
-        (folder / f"new_aan_pairs.{split}.tsv").write_text("".join(lines), encoding="utf-8")
-
-
 @pytest.mark.slow_except("softmax")
 @pytest.mark.parametrize("argument", [NYSTROM, "softmax"])
 def test_trains_on_pairs_and_evaluates_all(tmp_path, argument, caplog):
-    write_pairs(tmp_path / "tsv_data", 29)
+    fakes.write_folder(tmp_path / "tsv_data", fakes.files("retrieval"))
     config = small("retrieval", argument, dir=str(tmp_path), max_len=60, padded_len=64)
     with caplog.at_level(logging.WARNING):
         result = run(config, tmp_path / "run")
-    assert "29 / 29 / 29 examples here" in caplog.text  # an incomplete release
-    assert (result["task"], result["test_examples"], result["partial"]) == ("retrieval", 29, True)
+    assert "97 / 13 / 11 examples here" in caplog.text  # an incomplete release
+    assert (result["task"], result["test_examples"], result["partial"]) == ("retrieval", 11, True)
     assert 0 <= result["test_accuracy"] <= 1
 
 
@@ -53,15 +44,6 @@ def test_trains_and_evaluates_labeled_tokens(tmp_path):
     assert (result["task"], result["test_examples"]) == ("mqar-128-4", 24)
     assert (96 * result["test_accuracy"]) % 1 == pytest.approx(0, abs=1e-4)  # of 4 answers each
     assert result["baselines"].keys() == {"constant answer", "most frequent value"}
-
-
-def test_reports_missing_data_before_compiling(tmp_path, caplog):
-    with jax.log_compiles(), caplog.at_level(logging.WARNING):
-        for name in ("text", "retrieval", "image"):
-            prepared = train.prepare(small(name, dir=str(tmp_path / "nowhere")))
-            with pytest.raises((FileNotFoundError, ValueError), match="nowhere"):
-                data.load(prepared.data)
-    assert "Compiling" not in caplog.text
 
 
 @pytest.mark.slow(minutes=0.1)

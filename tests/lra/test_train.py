@@ -16,6 +16,7 @@ from nystromformer_jax.support.durable import read_record, write_json
 from nystromformer_jax.training import ConfigDiffers, Workdir, config_sha256, loop
 from tests.helpers import REFERENCE, assert_close
 from tests.lra import small
+from tests.training import tiny
 
 SIX_STEPS = {"data__examples": 40, "data__max_len": 64, "data__workers": 1, "mesh__data": 8}
 SIX_STEPS |= {"train__total_steps": 6, "train__accumulation": 0, "optimizer__learning_rate": 1e-2}
@@ -26,10 +27,6 @@ SIX_STEPS |= {"checkpoint__every_steps": 1000}
 def small_config(argument=small.NYSTROM, **changes):
     """ListOps on 40 trees cut to 64 tokens, for 6 steps on eight devices."""
     return small.small_config("listops", argument, **SIX_STEPS | changes)
-
-
-def lines_of(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def run(config, folder):
@@ -59,7 +56,7 @@ def test_result_has_test_accuracy_and_provenance(finished):
         assert result[key] is not None
     config = json.loads((folder / "config.json").read_text())
     assert result["config_sha256"] == config_sha256(config, train.PATHS)
-    lines = lines_of(folder)
+    lines = tiny.lines_of(folder)
     assert [line["step"] for line in lines] == [2, 4, 4, 6, 6]
     valid = {line["step"]: line["valid/accuracy"] for line in lines if "valid/accuracy" in line}
     assert result["valid_accuracy"] == valid[result["best_step"]]
@@ -209,34 +206,29 @@ def test_rejects_other_data_an_unfinished_run_and_a_task_without_a_curriculum(fi
 def test_a_run_reads_its_curriculum_first_and_checks_its_files(tmp_path, monkeypatch):
     given = {}
     monkeypatch.setattr(train, "train_to_result", lambda *_, **options: given.update(options) or {})
-    for curriculum, result in ((16, {}), (16, None), (0, None)):
-        config = small_config(data__curriculum=curriculum)
-        prepared = train.prepare(config)
-        task = data.load(prepared.data)
-        with Workdir(tmp_path / f"run-{curriculum}-{result}", config) as workdir:
-            workdir.result = result
+    config = small_config(data__curriculum=16)
+    prepared = train.prepare(config)
+    task = data.load(prepared.data)
+    with Workdir(tmp_path / "finished", config) as workdir:
+        workdir.result = {}
+        train.train(prepared, task, workdir)
+    assert given["training"].curriculum is None
+    assert not [*task.folder.parent.glob("listops-curriculum-*")]  # it is not generated
+    with Workdir(tmp_path / "run", config) as workdir:
+        train.train(prepared, task, workdir)
+        rows, easier = np.arange(8), given["training"].curriculum
+        expected = task.open_curriculum()[0].batch(rows, prepared.data.padding)
+        assert easier.count == 16
+        np.testing.assert_array_equal(easier.fetch(rows)["inputs"], expected["inputs"])
+        given["check_data"]()
+        record = read_record(workdir.path) | {"hashes": {"curriculum_sha256": "0" * 64}}
+        write_json(workdir.path / "config.json", record)
+        with pytest.raises(ConfigDiffers, match="curriculum_sha256"):
             train.train(prepared, task, workdir)
-            if result is not None:  # the run is finished, so the curriculum is not generated
-                assert not [*task.folder.parent.glob("listops-curriculum-*")]
-            if not curriculum or result is not None:
-                assert given["training"].curriculum is None
-                continue
-            easier = given["training"].curriculum
-            rows, padding = np.arange(8), prepared.data.padding
-            assert easier.count == 16
-            np.testing.assert_array_equal(
-                easier.fetch(rows)["inputs"],
-                task.open_curriculum()[0].batch(rows, padding)["inputs"],
-            )
-            given["check_data"]()
-            record = read_record(workdir.path) | {"hashes": {"curriculum_sha256": "0" * 64}}
-            write_json(workdir.path / "config.json", record)
-            with pytest.raises(ConfigDiffers, match="curriculum_sha256"):
-                train.train(prepared, task, workdir)
-            (labels,) = task.folder.parent.glob("listops-curriculum-*/train_labels.npy")
-            labels.write_bytes(labels.read_bytes()[:-1] + b"x")
-            with pytest.raises(ValueError, match=r"train_labels\.npy was modified"):
-                given["check_data"]()
+    (labels,) = task.folder.parent.glob("listops-curriculum-*/train_labels.npy")
+    labels.write_bytes(labels.read_bytes()[:-1] + b"x")
+    with pytest.raises(ValueError, match=r"train_labels\.npy was modified"):
+        given["check_data"]()
 
 
 @pytest.mark.slow(minutes=0.3)
@@ -251,7 +243,7 @@ def test_memorizes_eight_trees_and_tests_the_best_parameters(tmp_path, monkeypat
     spy = lambda folder, step, *rest: [loaded.append(step), load_params(folder, step, *rest)][1]
     monkeypatch.setattr(loop, "load_params", spy)
     result = run(config, tmp_path / "run")
-    lines = lines_of(tmp_path / "run")
+    lines = tiny.lines_of(tmp_path / "run")
     losses = [line["train/loss"] for line in lines if "train/loss" in line]
     assert losses[-1] < 0.7 * losses[0]
     valid = {line["step"]: line["valid/accuracy"] for line in lines if "valid/accuracy" in line}

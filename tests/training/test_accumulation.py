@@ -120,20 +120,6 @@ def test_runs_of_0_2_0_resume_with_their_parts(tmp_path):
         pass
 
 
-def test_accumulation_is_that_of_the_run_if_the_config_has_none(tmp_path):
-    without = {"train": {"batch_size": 4}}
-    assert keep_accumulation(without, tmp_path) == without
-    older = tmp_path / "older"
-    older.mkdir()
-    (older / "config.json").write_text('{"train": {"batch_size": 4, "accumulation": 2}}')
-    assert keep_accumulation(without, older)["train"]["accumulation"] == 2
-    (tmp_path / "config.json").write_text('{"seed": 1}')  # of another command
-    for values in (without, config()):
-        assert keep_accumulation(values, tmp_path) == values
-    run = prepare(keep_accumulation(config(), tmp_path / "new"))
-    assert run.config["train"]["accumulation"] == run.fit.train.accumulation == 64
-
-
 @pytest.mark.parametrize(
     ("batch", "accumulation", "given", "shards", "rows"),
     [(16, 1, 0, 1, 16), (16, 2, 0, 1, 16), (16, 8, 0, 1, 8), (16, 8, 3, 1, 3), (16, 8, 0, 16, 16)],

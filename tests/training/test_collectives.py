@@ -85,34 +85,32 @@ def test_both_branches_of_a_conditional_count():
     assert find_collectives(by_index) == find_collectives(by_truth) == expected
 
 
+SCATTER = "f32[3]{0} reduce-scatter(%p), replica_groups="
+
+
 @pytest.mark.parametrize(
-    ("operation", "kind", "nbytes"),
+    ("operation", "nbytes"),
     [
-        ("(f32[8,3]{1,0:T(8,128)S(1)}, f32[7]{0}) all-reduce(%p, %q)", "all-reduce", 4 * 31),
-        ("f32[] all-reduce(%p)", "all-reduce", 4),
-        ("pred[5]{0} all-gather(%p)", "all-gather", 5),
-        ("bf16[5]{0:T(256)(128)(2,1)} all-gather(%p)", "all-gather", 10),
-        ("f8e4m3fn[5]{0} all-gather(%p)", "all-gather", 5),
-        ("f32[0,5]{1,0} all-gather(%p)", "all-gather", 0),
-        ("(f32[1,3]{1,0}, f32[1,3]{1,0}) all-to-all(%p, %q)", "all-to-all", 24),
-        ("f32[3]{0} reduce-scatter(%p), replica_groups={{0,1,2},{3,4,5}}", "reduce-scatter", 36),
-        ("f32[3]{0} reduce-scatter(%p), replica_groups=[2,5]<=[10]", "reduce-scatter", 60),
-        (
-            "f32[3]{0} reduce-scatter(%p), replica_groups=mesh['data'=2,'sequence'=7] {'sequence'}",
-            "reduce-scatter",
-            84,
-        ),
-        (
-            "f32[3]{0} reduce-scatter(%p),"
-            " replica_groups=mesh['data'=2,'sequence'=6]{'data','sequence':(2)3}",
-            "reduce-scatter",
-            72,
-        ),
+        ("(f32[8,3]{1,0:T(8,128)S(1)}, f32[7]{0}) all-reduce(%p, %q)", 4 * 31),
+        ("f32[] all-reduce(%p)", 4),
+        ("pred[5]{0} all-gather(%p)", 5),
+        ("bf16[5]{0:T(256)(128)(2,1)} all-gather(%p)", 10),
+        ("f8e4m3fn[5]{0} all-gather(%p)", 5),
+        ("f32[0,5]{1,0} all-gather(%p)", 0),
+        ("(f32[1,3]{1,0}, f32[1,3]{1,0}) all-to-all(%p, %q)", 24),
+        (SCATTER + "{{0,1,2},{3,4,5}}", 36),
+        (SCATTER + "[2,5]<=[10]", 60),
+        (SCATTER + "mesh['data'=2,'sequence'=7] {'sequence'}", 84),
+        (SCATTER + "mesh['data'=2,'sequence'=6]{'data','sequence':(2)3}", 72),
     ],
 )
-def test_bytes_are_summed_over_all_result_arrays(operation, kind, nbytes):
+def test_bytes_are_summed_over_all_result_arrays(operation, nbytes):
+    (kind,) = (kind for kind in BODIES if kind in operation)
     text = program(f"ROOT %c = {operation}, channel_id=1, to_apply=%add")
     assert find_collectives(text) == {kind: Collectives(1, nbytes)}
+
+
+TILED = "bf16[16,8]{1,0:T(8,128)(2,1)S(1)}"
 
 
 @pytest.mark.parametrize(
@@ -120,19 +118,8 @@ def test_bytes_are_summed_over_all_result_arrays(operation, kind, nbytes):
     [
         ("all-reduce", "f32[7]{0}", "f32[7]{0}", 28),
         ("all-gather", "(f32[2]{0}, f32[16]{0})", "f32[16]{0}", 64),
-        (
-            "all-gather",
-            "((f32[2]{0}, bf16[3]{0}), (f32[16]{0}, bf16[24]{0}))",
-            "(f32[16]{0}, bf16[24]{0})",
-            112,
-        ),
-        (
-            "collective-permute",
-            "(bf16[16,8]{1,0:T(8,128)(2,1)S(1)}, bf16[16,8]{1,0:T(8,128)(2,1)S(1)},"
-            " u32[]{:S(2)}, u32[]{:S(2)})",
-            "bf16[16,8]{1,0:T(8,128)(2,1)S(1)}",
-            256,
-        ),
+        ("all-gather", "((f32[2]{0}, bf16[3]{0}), (f32[16]{0}, bf16[24]{0}))", "(f32[16]{0})", 112),
+        ("collective-permute", f"({TILED}, {TILED}, u32[]{{:S(2)}}, u32[]{{:S(2)}})", TILED, 256),
         ("all-to-all", "((f32[14]{0}), f32[14]{0})", "f32[14]{0}", 56),
         ("reduce-scatter", "((f32[14]{0}), f32[2]{0})", "f32[2]{0}", 56),
     ],

@@ -1,6 +1,5 @@
 """Several processes of this machine as one run: the same numbers, and one exit code for all."""
 
-import json
 import os
 import re
 import signal
@@ -47,10 +46,7 @@ def pid_of(run, number):
 
 def same_numbers(workdir, other):
     """Compares up to rounding, because sums over devices have another order."""
-    one, two = (
-        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        for folder in (workdir, other)
-    )
+    one, two = tiny.lines_of(workdir), tiny.lines_of(other)
     assert_close(one, two, REFERENCE)
     assert_close(tiny.last_params(workdir, 60), tiny.last_params(other, 60), REFERENCE)
 
@@ -191,16 +187,6 @@ def test_processes_that_do_not_connect_report_a_timeout(number):
     assert done.code == 2, done.errors
     assert "coordinator 127.0.0.1" in done.output
     assert "waited 0.5 s" in done.output
-
-
-@pytest.mark.slow(minutes=0.3)
-def test_a_failed_process_ends_the_run_with_its_exit_code(tmp_path):
-    script = tmp_path / "one_leaves.py"
-    wait = f"if number:\n    shutdown(3)\ntime.sleep({TOO_LONG})\n"
-    script.write_text(JOIN.replace("SECONDS", "60") + wait)
-    done = launched(2, script)
-    assert done.code == 3, done.output
-    assert "[1] F" not in done.output
 
 
 def test_an_error_in_one_process_ends_all(tmp_path):

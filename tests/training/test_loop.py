@@ -32,25 +32,17 @@ from nystromformer_jax.training import spec as spec_module
 from tests.training import tiny
 
 
-def lines(workdir, name="metrics.jsonl"):
-    return [json.loads(line) for line in (workdir / name).read_text().splitlines()]
-
-
-def one_device():
-    return make_mesh(MeshConfig(), jax.devices()[:1])
-
-
 def test_training_learns_and_logs(tmp_path, capsys):
     outcome = tiny.train(tmp_path, tiny.config(33, log=LogConfig(every_steps=10, events=False)))
     assert outcome.best_metrics["accuracy"] > 0.7
-    train = [line for line in lines(tmp_path) if "train/loss" in line]
-    valid = [line for line in lines(tmp_path) if "valid/loss" in line]
+    train = [line for line in tiny.lines_of(tmp_path) if "train/loss" in line]
+    valid = [line for line in tiny.lines_of(tmp_path) if "valid/loss" in line]
     assert [line["step"] for line in train] == [10, 20, 30, 33]  # the last step always
     assert [line["step"] for line in valid] == [10, 20, 30, 33]
     assert train[-1]["train/loss"] < train[0]["train/loss"]
     assert train[0]["learning_rate"] == float(make_schedule(tiny.config(33).optimizer, 33)(9))
     assert all(line["train/grad_norm"] > 0 for line in train)
-    speed = lines(tmp_path, "speed.jsonl")
+    speed = tiny.lines_of(tmp_path, "speed.jsonl")
     assert [line["step"] for line in speed] == [10, 20, 30, 33]
     assert all(0 < line["input_share"] <= 1 and line["step_seconds"] > 0 for line in speed)
     assert outcome.train_seconds > 33 * outcome.speed["step_seconds"]
@@ -72,7 +64,7 @@ def test_train_metrics_are_means_of_their_interval(tmp_path):
     tiny.train(tmp_path, loss=constant, training=source, validation=source, select="loss")
     rows = training_batches(source, batch_size=8, seed=3)
     numbers = [next(rows)["numbers"].mean() for _ in range(30)]
-    train = [line["train/loss"] for line in lines(tmp_path) if "train/loss" in line]
+    train = [line["train/loss"] for line in tiny.lines_of(tmp_path) if "train/loss" in line]
     np.testing.assert_allclose(train, np.reshape(numbers, (6, 5)).mean(1), rtol=1e-6)
 
 
@@ -131,7 +123,7 @@ def test_rejects_a_state_of_other_code(tmp_path, monkeypatch):
 def test_rejects_an_unknown_selection_metric_at_the_first_evaluation(tmp_path):
     with pytest.raises(ValueError, match=r"f1.*: accuracy, loss"):
         tiny.train(tmp_path, select="f1")
-    assert max(line["step"] for line in lines(tmp_path)) == 10
+    assert max(line["step"] for line in tiny.lines_of(tmp_path)) == 10
 
 
 def test_a_finished_run_trains_nothing(tmp_path):
@@ -183,12 +175,12 @@ def test_non_finite_loss_or_gradient_stops_before_a_save(
             tmp_path,
             loss=poisoned,
             training=type(healthy)(101, make_batch),
-            eval_step=make_eval_step(tiny.loss_fn, one_device()),
+            eval_step=make_eval_step(tiny.loss_fn, tiny.one_device()),
         )
     assert "between steps 11 and 15; the latest checkpoint is of step 10" in str(stopped.value)
     assert "optimizer.learning_rate" in str(stopped.value)
     assert np.isfinite(tiny.last_params(tmp_path, 10)).all()
-    assert max(line["step"] for line in lines(tmp_path)) == 10
+    assert max(line["step"] for line in tiny.lines_of(tmp_path)) == 10
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["state"], result["step"]) == ("diverged", 15)
     assert result["reason"] == str(stopped.value)

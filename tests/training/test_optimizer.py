@@ -128,29 +128,16 @@ def update_of(params, gradient, **config):
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_muon_orthogonalizes_updates_of_dense_kernels(rngs):
-    params = {
-        "dense": {"kernel": jnp.zeros((7, 5)), "bias": jnp.zeros(5)},
-        "convolution": {"kernel": jnp.zeros((3, 5, 11))},
-        "embedding": jnp.zeros((7, 5)),
-        "core": {"conv_kernel": jnp.zeros((5, 7))},
-    }
-    leaves, treedef = jax.tree.flatten(params)
-    gradient = treedef.unflatten([normal(next(rngs), leaf.shape) for leaf in leaves])
-    muon = update_of(params, gradient, method="muon")
-    nadamw = optax.nadamw(1e-2, b2=0.999).update(
-        gradient, optax.nadamw(1e-2, b2=0.999).init(params), params
-    )[0]
-    for matrix in (muon["dense"]["kernel"], muon["convolution"]["kernel"].reshape(15, 11)):
+def test_muon_orthogonalizes_updates_of_kernels(rngs):
+    shapes = {"dense": (7, 5), "convolution": (3, 5, 11)}
+    params = {name: {"kernel": jnp.zeros(shape)} for name, shape in shapes.items()}
+    gradient = {name: {"kernel": normal(next(rngs), shape)} for name, shape in shapes.items()}
+    update = update_of(params, gradient, method="muon")
+    for matrix in (update["dense"]["kernel"], update["convolution"]["kernel"].reshape(15, 11)):
         singular_values = np.linalg.svd(matrix, compute_uv=False)
         # Five Newton–Schulz steps bring them to 0.7 … 1.2; the root mean square is 0.2 of the rate.
         np.testing.assert_allclose(singular_values / singular_values.mean(), 1, atol=0.35)
         assert float(jnp.sqrt((matrix**2).mean())) == pytest.approx(0.2e-2, rel=0.25)
-    for path in (("dense", "bias"), ("embedding",), ("core", "conv_kernel")):
-        one, other = muon, nadamw
-        for name in path:
-            one, other = one[name], other[name]
-        np.testing.assert_allclose(one, other, rtol=1e-4)
 
 
 def test_muon_updates_kernels_of_one_size_together_as_if_alone(rngs):
@@ -177,29 +164,27 @@ def test_muon_accepts_gradients_of_another_dtype():
     assert jax.tree.map(jnp.shape, update) == jax.tree.map(jnp.shape, params)
 
 
-def test_muon_updates_other_parameters_with_the_configured_betas_and_eps(rngs):
-    config = OptimizerConfig(
-        method="muon",
-        learning_rate=1e-2,
-        warmup_steps=0,
-        schedule="constant",
-        beta1=0.7,
-        beta2=0.9,
-        eps=0.1,
-    )
-    params = {"bias": jnp.zeros(5), "kernel": jnp.zeros((7, 5))}
-    gradients = [{"bias": normal(next(rngs), (5,)), "kernel": jnp.ones((7, 5))} for _ in range(2)]
+def test_muon_updates_other_parameters_with_nadamw_and_the_configured_values(rngs):
+    settings = {"learning_rate": 1e-2, "warmup_steps": 0, "schedule": "constant"}
+    settings |= {"beta1": 0.7, "beta2": 0.9, "eps": 0.1}
+    shapes = {"bias": (5,), "embedding": (7, 5), "conv_kernel": (5, 7), "kernel": (7, 5)}
+    params = {name: jnp.zeros(shape) for name, shape in shapes.items()}
+    gradients = [
+        {name: normal(next(rngs), shape) for name, shape in shapes.items()} for _ in range(2)
+    ]
 
-    def updates(optimizer, select):
-        state = optimizer.init(select(params))
-        for gradient in map(select, gradients):
-            update, state = optimizer.update(gradient, state, select(params))
+    def updates(optimizer):
+        state = optimizer.init(params)
+        for gradient in gradients:
+            update, state = optimizer.update(gradient, state, params)
             yield update
 
-    nadamw = updates(optax.nadamw(1e-2, b1=0.7, b2=0.9, eps=0.1), lambda tree: tree["bias"])
-    muon = updates(make_optimizer(config, total_steps=10), lambda tree: tree)
-    for one, other in zip(muon, nadamw, strict=True):
-        np.testing.assert_allclose(one["bias"], other, rtol=1e-5)
+    muon = make_optimizer(OptimizerConfig(method="muon", **settings), total_steps=10)
+    nadamw = optax.nadamw(1e-2, b1=0.7, b2=0.9, eps=0.1)
+    for one, other in zip(updates(muon), updates(nadamw), strict=True):
+        for name in ("bias", "embedding", "conv_kernel"):
+            np.testing.assert_allclose(one[name], other[name], rtol=1e-5)
+        assert (one["kernel"] != other["kernel"]).any()
 
 
 def test_muon_decays_all_weights(rngs):

@@ -88,11 +88,6 @@ def test_evaluation_has_every_example_once_in_equally_many_batches(examples):
             assert set(batch["longest"]) == {examples.lengths[batch["number"]].max()}
 
 
-def take_rows(seed, count):
-    batches = training_batches(numbers(31), batch_size=10, seed=seed)
-    return list(itertools.chain(*take(batches, count)))
-
-
 def test_a_curriculum_is_read_first_once_and_in_order():
     easier = Examples(31, lambda indices: {"number": indices + 1000})
     examples = dataclasses.replace(numbers(31), curriculum=easier)
@@ -122,14 +117,6 @@ def test_rows_without_lengths_equal_those_of_grain(shard, num_shards):
     }
     rows = take(training_batches(numbers(31), **options), 11)
     assert rows == old_rows(31, **options, batches=11)
-
-
-def test_every_epoch_has_all_examples_in_another_order():
-    rows = take_rows(5, 31)
-    epochs = [rows[i : i + 31] for i in range(0, 310, 31)]
-    assert all(sorted(epoch) == list(range(31)) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == 10
-    assert rows != take_rows(6, 31)
 
 
 def test_one_thread_prefetches_and_ends():

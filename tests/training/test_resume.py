@@ -25,11 +25,6 @@ def finish(workdir):
     tiny.train(workdir, tiny.config(60, events=True))
 
 
-def same_run(one, other, step=60):
-    assert (one / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
-    np.testing.assert_array_equal(tiny.last_params(one, step), tiny.last_params(other, step))
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("uninterrupted")
@@ -47,7 +42,7 @@ def test_sigkill_and_resume_change_no_bits(uninterrupted, tmp_path, kills):
         process.communicate()
         assert process.returncode == -signal.SIGKILL
     finish(tmp_path)
-    same_run(uninterrupted, tmp_path)
+    tiny.assert_same_run(uninterrupted, tmp_path, step=60)
 
 
 @pytest.mark.slow(minutes=0.3)
@@ -61,7 +56,7 @@ def test_signal_saves_the_state_and_a_resume_changes_no_bits(uninterrupted, tmp_
     assert code == 128 + number
     assert "everything saved; the same command resumes from there" in said
     finish(tmp_path)
-    same_run(uninterrupted, tmp_path)
+    tiny.assert_same_run(uninterrupted, tmp_path, step=60)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +88,7 @@ def test_signal_between_log_steps(uninterrupted_here, tmp_path, call):
     assert 0 < stopped.value.step < 30
     assert tiny.last_params(tmp_path, stopped.value.step).shape == (5, 3)  # saved where it stopped
     tiny.train(tmp_path)
-    same_run(uninterrupted_here, tmp_path, 30)
+    tiny.assert_same_run(uninterrupted_here, tmp_path)
 
 
 @pytest.mark.slow(minutes=0.1)
@@ -108,7 +103,7 @@ def test_evaluation_stopped_by_a_signal_is_repeated_after_the_resume(
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert "valid/loss" not in lines[-1]
     tiny.train(tmp_path)
-    same_run(uninterrupted_here, tmp_path, 30)
+    tiny.assert_same_run(uninterrupted_here, tmp_path)
 
 
 def test_signals_during_a_save_finish_it_and_handlers_are_restored(
@@ -128,7 +123,7 @@ def test_signals_during_a_save_finish_it_and_handlers_are_restored(
     assert stopped.value.exit_code == 143
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handlers
     tiny.train(tmp_path)
-    same_run(uninterrupted_here, tmp_path, 30)
+    tiny.assert_same_run(uninterrupted_here, tmp_path)
 
 
 def test_resumes_with_another_mesh_and_log_interval(uninterrupted_here, tmp_path):

@@ -8,6 +8,7 @@ import types
 import pytest
 
 from nystromformer_jax.training.run_log import JsonLines, RunLog
+from tests.training import tiny
 
 
 def write(folder, steps, keep_bytes=0, events=False, wandb=False):
@@ -18,9 +19,7 @@ def write(folder, steps, keep_bytes=0, events=False, wandb=False):
 
 
 def steps(folder):
-    return [
-        json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()
-    ]
+    return [line["step"] for line in tiny.lines_of(folder)]
 
 
 def event_steps(folder):

@@ -11,10 +11,8 @@ import pytest
 
 from nystromformer_jax.training import (
     MeshConfig,
-    OptimizerConfig,
     TrainState,
     make_mesh,
-    make_optimizer,
     make_train_step,
     shard_batch,
     training_batches,
@@ -23,10 +21,6 @@ from nystromformer_jax.training.train_step import _split
 from tests.training import tiny
 
 SGD = optax.sgd(1.0)
-
-
-def one_device():
-    return make_mesh(MeshConfig(), jax.devices()[:1])
 
 
 def without_dropout(params, batch, dropout_rng):
@@ -52,7 +46,7 @@ def test_accumulation_equals_one_large_batch(devices, accumulation):
     # Weights differ between parts, so a mean of means would be another gradient.
     weights = (np.arange(48) % 11 < np.arange(48) / 5).astype(np.float32)
     mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
-    whole = one_update(one_device(), weights=weights)
+    whole = one_update(tiny.one_device(), weights=weights)
     parts = one_update(mesh, accumulation, weights=weights)
     np.testing.assert_allclose(whole[0], parts[0], rtol=0, atol=1e-6)
     np.testing.assert_allclose(whole[1]["loss"], parts[1]["loss"], rtol=1e-6)
@@ -63,7 +57,7 @@ def test_accumulation_equals_one_large_batch(devices, accumulation):
         return without_dropout(params, batch, None)[0] / weights.sum()
 
     batch = next(training_batches(tiny.examples(101), batch_size=48, seed=7))
-    batch = shard_batch({**batch, "weights": weights}, one_device())
+    batch = shard_batch({**batch, "weights": weights}, tiny.one_device())
     params = tiny.make_params()
     expected = params["kernel"] - jax.grad(mean_loss)(params)["kernel"]
     np.testing.assert_allclose(whole[0], expected, rtol=0, atol=1e-6)
@@ -89,14 +83,14 @@ def test_dropout_differs_between_parts_and_steps():
 
     optimizer = optax.sgd(1.0)
     params = tiny.make_params()
-    step = make_train_step(draw, optimizer, one_device(), seed=3, accumulation=4)
+    step = make_train_step(draw, optimizer, tiny.one_device(), seed=3, accumulation=4)
     batch = next(training_batches(tiny.examples(101), batch_size=8, seed=7))
     seen = []
     for number in (0, 0, 1):
         state = TrainState(jnp.int32(number), tiny.make_params(), optimizer.init(params))
         names = ("loss", "accuracy", "squares", "grad_norm")
         totals = {name: (jnp.float32(0), jnp.float32(0)) for name in names}
-        seen.append(jax.device_get(step(state, totals, shard_batch(batch, one_device()))[1]))
+        seen.append(jax.device_get(step(state, totals, shard_batch(batch, tiny.one_device()))[1]))
     assert seen[0]["accuracy"] == seen[1]["accuracy"] != seen[2]["accuracy"]
     mean, mean_of_squares = seen[0]["accuracy"][0] / 4, seen[0]["squares"][0] / 4
     assert mean_of_squares - mean**2 > 1e-3  # four equal draws would have no variance
@@ -117,18 +111,6 @@ def test_dropout_depends_on_the_seed_of_the_config():
 
 def test_grad_norm_is_of_the_mean_gradient_before_clipping():
     clipped = optax.chain(optax.clip_by_global_norm(1e-3), SGD)
-    gradient = tiny.make_params()["kernel"] - one_update(one_device())[0]
-    sums = one_update(one_device(), optimizer=clipped)[1]
+    gradient = tiny.make_params()["kernel"] - one_update(tiny.one_device())[0]
+    sums = one_update(tiny.one_device(), optimizer=clipped)[1]
     np.testing.assert_allclose(sums["grad_norm"][0], np.linalg.norm(gradient), rtol=1e-5)
-
-
-def test_a_step_decays_the_weights():
-    def flat(params, batch, dropout_rng):
-        loss, sums = without_dropout(params, batch, dropout_rng)
-        return 0 * loss, sums
-
-    config = OptimizerConfig(
-        learning_rate=0.1, warmup_steps=0, schedule="constant", weight_decay=0.5
-    )
-    kernel = one_update(one_device(), loss=flat, optimizer=make_optimizer(config, 10))[0]
-    np.testing.assert_allclose(kernel, 0.95 * tiny.make_params()["kernel"], rtol=1e-6)

@@ -1,5 +1,6 @@
 """A dense layer on synthetic data: the smallest run that has everything. Also a script: see main."""
 
+import json
 import os
 import sys
 import time
@@ -48,6 +49,10 @@ def examples(count, seed=0, seconds=0.0, on_batch=lambda indices: None):
     return Examples(count, make_batch)
 
 
+def one_device():
+    return make_mesh(MeshConfig(), jax.devices()[:1])
+
+
 def make_params():
     return {"kernel": 0.1 * jax.random.normal(jax.random.key(1), (FEATURES, CLASSES))}
 
@@ -81,7 +86,7 @@ def make_spec(training, settings=None, *, loss=loss_fn, mesh=None, **options):
     example = training.fetch(np.zeros(1, np.int64))
     return TrainSpec(
         config=settings or config(),
-        mesh=mesh or make_mesh(MeshConfig(), jax.devices()[:1]),
+        mesh=mesh or one_device(),
         make_params=make_params,
         loss_fn=loss,
         row={name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in example.items()},
@@ -113,8 +118,18 @@ def train(
 
 
 def last_params(workdir, step):
-    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    return np.asarray(load_params(Path(workdir) / "checkpoints", step, make_params, mesh)["kernel"])
+    folder = Path(workdir) / "checkpoints"
+    return np.asarray(load_params(folder, step, make_params, one_device())["kernel"])
+
+
+def lines_of(workdir, name="metrics.jsonl"):
+    return [json.loads(line) for line in (workdir / name).read_text().splitlines()]
+
+
+def assert_same_run(one, other, step=30):
+    """Requires the same bits in the lines of metrics and in the parameters of a step."""
+    assert (one / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
+    np.testing.assert_array_equal(last_params(one, step), last_params(other, step))
 
 
 # tiny.py WORKDIR SECONDS_PER_STEP [--coordinator=… and the other flags of one process of several]

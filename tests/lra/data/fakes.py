@@ -100,12 +100,15 @@ def rows(split):
 
 def load(task, dir, **changes):
     """Opens a task whose files, or whose fake of tfds, are below `dir`."""
-    config = data.DataConfig(
-        **{"task": task, "dir": str(dir), "max_len": 4096, "workers": 1} | changes
-    )
-    if task == "text":
+    values = {"task": task, "dir": str(dir), "max_len": 4096, "workers": 1} | changes
+    return load_config(data.DataConfig(**values))
+
+
+def load_config(config):
+    """Opens the task of a config, which may have as few reviews and images as these files."""
+    if config.task == "text":
         return text.load(config, per_class=REVIEWS_PER_CLASS)
-    if task == "image":
+    if config.task == "image":
         return image.load(config, images_per_file=IMAGES_PER_FILE)
     return data.load(config)
 

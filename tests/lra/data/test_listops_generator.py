@@ -93,19 +93,6 @@ def test_trees_have_the_distribution_of_the_official_algorithm(count):
     assert abs(tries - official_tries) < 4 * 12 * math.sqrt(2 * count)
 
 
-def test_trees_do_not_depend_on_the_number_of_processes():
-    num_trees = 3 * listops.CHUNK_TREES + 7
-    alone = list(generate(num_trees, num_processes=1, min_length=20, max_length=60))
-    assert alone == list(generate(num_trees, num_processes=2, min_length=20, max_length=60))
-    assert len(alone) == num_trees
-
-
-def test_another_seed_and_another_chunk_give_other_trees():
-    assert set(generate(50, seed=7)).isdisjoint(generate(50, seed=8))
-    first, second = (listops.generate_chunk(7, i, 20, 60).trees for i in range(2))
-    assert len(set(first) & set(second)) < len(first) / 2
-
-
 def test_trees_are_unique():
     drawn = [tree for i in range(8) for tree in listops.generate_chunk(7, i, 3, 6).trees]
     assert len(set(drawn)) < len(drawn)  # so there is something to remove

@@ -338,25 +338,6 @@ def test_images_follow_the_rules_of_the_original(resolution, difficulty, margin)
         assert drawn.path_length[n] == pytest.approx(length)
 
 
-@pytest.mark.slow_except("0-32", "1-64")
-@pytest.mark.parametrize("resolution", RESOLUTIONS)
-@pytest.mark.parametrize("index", [0, 1])
-def test_paddles_equal_those_drawn_by_pillow(resolution, index):
-    chosen = parameters(resolution, "hard")
-    margin = chosen.margins[min(index, len(chosen.margins) - 1)]
-    referee = Referee(dataclasses.replace(chosen, margins=(margin,)))
-    stamps = pathfinder_generator._stamps(chosen, margin)
-    np.testing.assert_array_equal(stamps.candidates, referee.candidates)
-    directions = [math.radians(degree) for degree in range(-180, 180)]
-    directions += [reversed_direction(math.atan2(y, x)) for y, x in referee.candidates]
-    side = stamps.occupied.shape[1]
-    for pose, direction in enumerate(directions):
-        line, occupied = referee.rendered([side // 2] * 2, direction, side, chosen.target_contrast)
-        u = stamps.stamp_of[pose]
-        np.testing.assert_array_equal(stamps.target[u], line)
-        np.testing.assert_array_equal(np.float32(stamps.occupied[u] / 255), occupied)
-
-
 @pytest.mark.parametrize("resolution", RESOLUTIONS)
 def test_markers_equal_those_drawn_by_pillow(resolution):
     chosen = parameters(resolution, "hard")
@@ -368,15 +349,6 @@ def test_markers_equal_those_drawn_by_pillow(resolution):
         pathfinder_kernels._mark(ours, scene, y, x)
         whole = pathfinder_generator.marker_image(resolution, y, x, chosen.marker_radius)
         np.testing.assert_array_equal(ours, whole / 255)
-
-
-def test_sines_are_rounded_correctly():
-    for degree in range(-360, 361):
-        angle = math.radians(degree)
-        for odd, exact in ((1, math.sin(angle)), (0, math.cos(angle))):
-            assert abs(pathfinder_generator._taylor(angle, odd) - exact) <= math.ulp(exact)
-    assert pathfinder_generator._taylor(math.pi, 1) == 1.2246467991473532e-16
-    assert pathfinder_generator._taylor(0.0, 0) == 1
 
 
 # --- Numba

@@ -59,20 +59,6 @@ def test_captured_inputs_reproduce_the_output(rngs):
         np.testing.assert_array_equal(mask, inputs[1])
 
 
-@pytest.mark.slow(minutes=0.2)
-def test_first_text_of_a_pair_comes_first(rngs):
-    config = small_config(
-        "softmax", data__task="retrieval", model__vocab_size=257, model__num_layers=2
-    )
-    run = train.prepare(config)
-    tokens = [jax.random.randint(next(rngs), (1, 59), 1, 200) for _ in range(2)]
-    masks = [mask_of_lengths([length], 59) for length in (31, 47)]
-    pair = (tokens[0], masks[0], tokens[1], masks[1])
-    (first, _) = trained_run.capture_cores(run.model, params_at(run, BEST), pair)
-    np.testing.assert_array_equal(first.mask, jnp.concatenate(masks))
-    np.testing.assert_array_equal(trained_run.unpadded(first)[0], first.query[:1, :31])
-
-
 def test_opens_the_best_checkpoint_or_the_latest_and_changes_no_files(folder):
     def state():
         return {path: path.stat().st_mtime_ns for path in (folder, *folder.rglob("*"))}
@@ -129,13 +115,10 @@ SHA256 = "0" * 64
     ("files", "word"),  # each file's new content, or a function of the old one; None: removed
     [
         ({"config.json": None}, "not a run"),
-        ({"config.json": [1]}, r"config\.json.*list"),
         ({"config.json": {"data": {}, "init": {}}}, "language model"),
         ({"config.json": small_config("reformer")}, "reformer"),
-        ({"config.json": small_config("none")}, "none"),
         ({"config.json": lambda old: old | {"data": old["data"] | {"padded_len": 101}}}, "101"),
         ({"result.json": {}}, r"result\.json.*best_step"),
-        ({"result.json": {"best_step": "2"}}, r"result\.json.*number"),
         ({"result.json": {"best_step": 4}}, "step 4"),
         ({"result.json": None, "checkpoints": None}, "no checkpoint"),
         (with_hashes(sha256=SHA256), "--data_dir"),

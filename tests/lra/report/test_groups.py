@@ -1,6 +1,5 @@
 """Runs that differ only by seed are one group; groups of one budget are compared."""
 
-import json
 import math
 
 import pytest
@@ -65,15 +64,6 @@ def test_groups_are_sorted_by_task_then_the_most_complete_first(tmp_path):
         ["text", "linear"],
         ["listops-short", "nystrom-64"],
     ]
-
-
-def test_an_older_run_without_a_record_does_not_name_its_group(tmp_path):
-    file = write_run(tmp_path / "a", seed=0) / "config.json"
-    config = json.loads(file.read_text())
-    file.write_text(json.dumps({k: v for k, v in config.items() if not isinstance(v, str)}))
-    write_run(tmp_path / "b", seed=1)
-    row = only(groups_in(tmp_path))
-    assert (row["label"], row["recipe"], row["n"]) == ("nystrom-64", "paper", 2)
 
 
 def test_names_are_unique_across_recipes(tmp_path):
