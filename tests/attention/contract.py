@@ -12,7 +12,8 @@ import math
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from nystromformer_jax import (
     depthwise_convolution,
@@ -91,12 +92,11 @@ UNSUPPORTED = {
     "batch, explicit axes": {"one example"},
 }
 UNSUPPORTED["pallas_tpu, devices"] = {*UNSUPPORTED["pallas_tpu"], "one example"}
-# Devices along the batch and along the length, and the kind of the axes.
 MESHES = {
-    "split": ((1, 8), AxisType.Auto),
-    "split, explicit axes": ((2, 4), AxisType.Explicit),
-    "batch, explicit axes": ((4, 1), AxisType.Explicit),
-    "pallas_tpu, devices": ((4, 1), AxisType.Auto),
+    "split": ({"data": 1, "sequence": 8}, AxisType.Auto),
+    "split, explicit axes": ({"data": 2, "sequence": 4}, AxisType.Explicit),
+    "batch, explicit axes": ({"data": 4}, AxisType.Explicit),
+    "pallas_tpu, devices": ({"data": 4}, AxisType.Auto),
 }
 
 
@@ -183,18 +183,19 @@ def assert_equals_plain_jnp(request, rngs, name, case):
     tokens, context = with_padding(jnp.nan, dtype), contextlib.nullcontext()
     attention = attention_of(name, request)
     if name in MESHES:
-        shape, kind = MESHES[name]
-        devices = jax.devices()[: math.prod(shape)]
-        mesh = jax.make_mesh(shape, ("data", "sequence"), 2 * (kind,), devices=devices)
-        context = jax.set_mesh(mesh)
-        if shape[1] > 1:
+        axes, kind = MESHES[name]
+        sizes = tuple(axes.values())
+        devices = jax.devices()[: math.prod(sizes)]
+        mesh = jax.make_mesh(sizes, tuple(axes), len(axes) * (kind,), devices=devices)
+        context, sharding = jax.set_mesh(mesh), lambda shape: NamedSharding(mesh, P("data"))
+        if "sequence" in axes:
             attention = functools.partial(sharded_nystrom_attention, mesh=mesh)
-        if shape[0] > 1:  # otherwise the arguments are not moved to the mesh before the call
-            place = lambda x: jax.device_put(x, batch_sharding(mesh, x.shape))
-            tokens, options, cotangent = (
-                jax.tree.map(lambda x: place(x) if isinstance(x, jax.Array) else x, tree)
-                for tree in (tokens, options, cotangent)
+            sharding = functools.partial(batch_sharding, mesh)
+        if axes["data"] > 1:  # otherwise the arguments are not moved to the mesh before the call
+            place = lambda x: (
+                jax.device_put(x, sharding(x.shape)) if isinstance(x, jax.Array) else x
             )
+            tokens, options, cotangent = jax.tree.map(place, (tokens, options, cotangent))
     with context:
         actual = output_and_gradients(attention, tokens, kernel, cotangent, **options)
     half = jnp.dtype(dtype).itemsize == 2
