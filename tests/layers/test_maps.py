@@ -79,15 +79,17 @@ def whole(layer):
 def test_rows_equal_those_of_nystrom_attention(rngs, options):
     """The third example has fewer tokens than landmarks, so its map is exact."""
     options = {"num_landmarks": M, **options}
-    model, variables, x = linen_model(rngs, make_core("nystrom", **options))
+    model, variables, x = linen_model(rngs, make_core("nystrom", **options), num_layers=1)
     options.pop("conv_kernel_size", None)
     positions = jnp.array([[0, 28, 3], [0, 16, 1], [4, 0, 2]])
-    for layer in of_linen(model, variables, x, MASK):
-        query, key = layer.inputs[:2]
-        expected = jax.jit(functools.partial(nystrom_attention_rows, **options))(
-            query, key, positions, mask=MASK
-        )
-        assert_close(rows_of(layer, positions), expected, REFERENCE)
+
+    @jax.jit
+    def both(variables, x):
+        (layer,) = attention_maps(model, variables, x, MASK, deterministic=True)
+        of_inputs = functools.partial(nystrom_attention_rows, *layer.inputs[:2], positions)
+        return layer.rows(positions), of_inputs(mask=MASK, **options)
+
+    assert_close(*both(variables, x), REFERENCE)
 
 
 @pytest.mark.slow_except("softmax", "nystrom", "linformer")
@@ -125,10 +127,10 @@ def test_rollout_is_the_product_of_the_maps(rngs):
 def test_jit_remat_and_nnx_give_the_same_maps(rngs):
     core = make_core("nystrom", num_landmarks=M, num_own_landmarks=1, conv_kernel_size=3)
     (model, variables, x), still = linen_model(rngs, core), {"deterministic": True}
-    expected = [rows_of(layer) for layer in attention_maps(model, variables, x, MASK, **still)]
+    expected = [layer.rows() for layer in attention_maps(model, variables, x, MASK, **still)]
     assert [rows.shape for rows in expected] == 2 * [(B, H, 1, L)]
     maps = of_linen(model_of(core, remat=True), variables, x, MASK)
-    assert_close([rows_of(layer) for layer in maps], expected, SAME_ARITHMETIC)
+    assert_close([layer.rows() for layer in maps], expected, SAME_ARITHMETIC)
     block = native.EncoderBlock(H, E, core, F, rngs=nnx.Rngs(0))
     native.load_linen(block, {"params": variables["params"]["layer_0"]})
     block.eval()
