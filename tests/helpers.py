@@ -88,6 +88,15 @@ def largest_array(function, *shapes):
     return max(x.aval.size for equation in equations(program) for x in equation.outvars)
 
 
+def cost(function, *shapes):
+    """Returns operations and temporary bytes of a sum of squares and of its gradient, as compiled."""
+    total = lambda *inputs: (function(*inputs) ** 2).sum()
+    gradient = jax.jit(jax.value_and_grad(total, tuple(range(len(shapes)))))
+    compiled = gradient.lower(*shapes).compile()
+    nbytes = compiled.memory_analysis().temp_size_in_bytes
+    return np.array([compiled.cost_analysis()["flops"], nbytes])
+
+
 def normal(rng, shape, dtype=float):
     """Standard normal numbers like `jax.random.normal`, from NumPy: no program is compiled per shape.
 

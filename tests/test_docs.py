@@ -1,9 +1,11 @@
-"""Checks beyond the site's build: code runs, commands parse, the reference is complete."""
+"""Checks beyond the site's build: code runs, commands parse, generated pages are up to date."""
 
 import argparse
 import ast
 import importlib
+import importlib.util
 import inspect
+import json
 import re
 import shlex
 import sys
@@ -30,6 +32,7 @@ CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 PYTHON = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 BASH = re.compile(r"```bash\n(.*?)```", re.DOTALL)
 INLINE = re.compile(r"`((?:run_\w+\.py|python -m) [^`]*)`")
+BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 NUMBER = re.compile(r"\d+\.?\d*")
@@ -53,11 +56,7 @@ def pages_with(pattern, pages):
     )
 
 
-@pytest.mark.slow_except(
-    "README.md",
-    "docs/scaling.md",
-    "docs/index.md",
-)
+@pytest.mark.slow_except("README.md", "docs/scaling.md", "docs/index.md")
 @pages_with(PYTHON, [README, *PAGES])
 def test_python_blocks_of_a_page_run_and_print_the_shown_output(page, capsys):
     names = {}
@@ -260,3 +259,44 @@ def test_fast_recipe_agrees_with_the_configs():
         config = module.get_config("nystrom,recipe=fast")
         train, width = config.train, config.attention.conv_kernel_size
         assert cells == [f"{train.batch_size}", f"{train.total_steps:,}", f"{width}"], name
+
+
+@pytest.fixture
+def generate():
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of ml-collections
+def test_every_key_of_a_config_is_documented(generate):
+    """To update: python docs/generate.py."""
+    assert (DOCS / "config.md").read_text() == generate.config_page()
+
+
+def test_the_notebook_is_the_tutorial(generate):
+    """To update: python docs/generate.py."""
+    text = generate.NOTEBOOK.read_text()
+    assert text == generate.notebook((DOCS / "tutorial.md").read_text())
+    first, *rest = (cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code")
+    assert any("pip install" in line for line in first["source"])
+    blocks = BLOCK.findall((DOCS / "tutorial.md").read_text())
+    expected = [code.strip() for kind, code in blocks if kind == "python"]
+    assert ["".join(cell["source"]) for cell in rest] == expected
+
+
+def test_pictures_of_the_tutorial_are_small():
+    """To update: python docs/generate.py --pictures."""
+    pictures = re.findall(r"\((tutorial-\w+\.png)\)", (DOCS / "tutorial.md").read_text())
+    assert len(pictures) == 2
+    assert all((DOCS / picture).stat().st_size <= 60_000 for picture in pictures)
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=relative)
+def test_code_and_tables_fit_a_screen(page):
+    text = page.read_text()
+    code = [block for kind, block in BLOCK.findall(text) if not kind.startswith("{")]
+    assert not [line for line in "".join(code).splitlines() if len(line) > 80]
+    rules = re.findall(r"^\|(?: ?:?-+:? ?\|)+$", text, re.MULTILINE)
+    assert not [rule for rule in rules if rule.count("|") - 1 > 9]  # columns

@@ -5,7 +5,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from nystromformer_jax.backbone import Nystromformer, NystromformerConfig
 from nystromformer_jax.models import (
@@ -16,9 +15,9 @@ from nystromformer_jax.models import (
     NystromformerForSequenceClassification,
     NystromformerForTokenClassification,
 )
+from tests.helpers import random_variables
 
 VOCAB, EMBED, LABELS, MAX_LEN = 31, 12, 5, 29
-# Initialised wider than BERT, so that attention is not uniform.
 CONFIG = NystromformerConfig(
     vocab_size=VOCAB,
     max_len=MAX_LEN,
@@ -29,7 +28,6 @@ CONFIG = NystromformerConfig(
     num_landmarks=5,
     conv_kernel_size=3,
     num_labels=LABELS,
-    initializer_range=0.5,
 )
 ONE_LAYER = dataclasses.replace(CONFIG, num_layers=1)
 BATCH, LENGTH = 2, 23
@@ -53,22 +51,10 @@ def tokens(rngs, *shape):
 
 @functools.cache
 def variables_of(model):
-    """Random variables of the initial shapes and scales, without compiling the initialization."""
+    """Random variables, sharp enough that attention is not uniform."""
     axes = 3 if isinstance(model, NystromformerForMultipleChoice) else 2
     inputs = jnp.zeros((1,) * (axes - 1) + (model.config.max_len,), jnp.int32)
-    shapes = jax.eval_shape(
-        functools.partial(model.init, deterministic=True), jax.random.key(0), inputs
-    )
-    numbers = np.random.default_rng(0)
-
-    def draw(path, leaf):
-        if path[-1].key in ("bias", "scale"):
-            return jnp.full(leaf.shape, float(path[-1].key == "scale"), leaf.dtype)
-        return jnp.asarray(
-            model.config.initializer_range * numbers.normal(size=leaf.shape), leaf.dtype
-        )
-
-    return jax.tree_util.tree_map_with_path(draw, shapes)
+    return random_variables(jax.random.key(0), model, inputs)
 
 
 @functools.cache

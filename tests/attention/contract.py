@@ -7,11 +7,13 @@ implementation are in the file named after its source.
 
 import contextlib
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from nystromformer_jax import (
     depthwise_convolution,
@@ -20,7 +22,7 @@ from nystromformer_jax import (
     sharded_nystrom_attention,
     softmax_attention,
 )
-from nystromformer_jax.attention import chunks
+from nystromformer_jax.attention import chunks, pinv, stages
 from nystromformer_jax.attention.arguments import Inputs
 from nystromformer_jax.attention.checks import zero_padding
 from nystromformer_jax.attention.functions import CUDNN, add_convolution, nystrom
@@ -86,10 +88,15 @@ UNSUPPORTED = {
     },
     "cudnn": {"normalized rows", "float16"},  # XLA on a CPU lacks a product of float16
     "factors": {"convolution of padding"},  # without the convolution
-    "xla": set(),
-    "chunks": set(),
-    "split": set(),
     "split, explicit axes": {"one example"},  # two devices share the batch
+    "batch, explicit axes": {"one example"},
+}
+UNSUPPORTED["pallas_tpu, devices"] = {*UNSUPPORTED["pallas_tpu"], "one example"}
+MESHES = {
+    "split": ({"data": 1, "sequence": 8}, AxisType.Auto),
+    "split, explicit axes": ({"data": 2, "sequence": 4}, AxisType.Explicit),
+    "batch, explicit axes": ({"data": 4}, AxisType.Explicit),
+    "pallas_tpu, devices": ({"data": 4}, AxisType.Auto),
 }
 
 
@@ -109,6 +116,29 @@ def of_factors(query, key, value, *, mask, query_mask, conv_kernel, **options):
     return add_convolution(output.astype(query.dtype), value, conv_kernel)
 
 
+def attention_of(name, request):
+    """The attention function of an implementation, prepared for this test."""
+    monkeypatch = request.getfixturevalue("monkeypatch")
+    if name.startswith("pallas_tpu"):
+        request.getfixturevalue("short_blocks")
+        return functools.partial(nystrom_attention, implementation="pallas_tpu")
+    if name == "cudnn":
+        monkeypatch.setattr(cudnn, "BACKEND", "xla")
+        return of_cudnn
+    if name == "factors":
+        return of_factors
+    if name in ("chunks", "gpu"):
+        jax.clear_caches()
+        request.addfinalizer(jax.clear_caches)
+    if name == "chunks":
+        monkeypatch.setattr(chunks, "LARGE_BYTES", 0)
+        monkeypatch.setattr(chunks, "CHUNK", 64)
+    if name == "gpu":  # the operations for GPUs, on a CPU
+        for module in (stages, pinv):
+            monkeypatch.setattr(module, "on_gpu", lambda: True)
+    return functools.partial(nystrom_attention, implementation="xla")
+
+
 def cases_of(name, *fast):
     """Parametrizes a test by `case`: all that the implementation supports; others than `fast` are slow."""
     return pytest.mark.parametrize(
@@ -116,7 +146,7 @@ def cases_of(name, *fast):
         [
             pytest.param(case, marks=() if case in fast else pytest.mark.slow(minutes=0.2))
             for case in CASES
-            if case not in UNSUPPORTED[name]
+            if case not in UNSUPPORTED.get(name, ())
         ],
     )
 
@@ -151,34 +181,21 @@ def assert_equals_plain_jnp(request, rngs, name, case):
         **options,
     )
     tokens, context = with_padding(jnp.nan, dtype), contextlib.nullcontext()
-    monkeypatch = request.getfixturevalue("monkeypatch")
-    attention = functools.partial(nystrom_attention, implementation="xla")
-    if name == "pallas_tpu":
-        request.getfixturevalue("short_blocks")
-        attention = functools.partial(nystrom_attention, implementation=name)
-    elif name == "cudnn":
-        monkeypatch.setattr(cudnn, "BACKEND", "xla")
-        attention = of_cudnn
-    elif name == "factors":
-        attention = of_factors
-    elif name == "chunks":
-        monkeypatch.setattr(chunks, "LARGE_BYTES", 0)
-        monkeypatch.setattr(chunks, "CHUNK", 64)
-        jax.clear_caches()
-        request.addfinalizer(jax.clear_caches)
-    elif name == "split":  # the arguments are not moved to the mesh before the call
-        mesh = jax.make_mesh((1, 8), ("data", "sequence"), 2 * (AxisType.Auto,))
-        attention = functools.partial(sharded_nystrom_attention, mesh=mesh)
-        context = jax.set_mesh(mesh)
-    elif name == "split, explicit axes":
-        mesh = jax.make_mesh((2, 4), ("data", "sequence"), 2 * (AxisType.Explicit,))
-        place = lambda x: jax.device_put(x, batch_sharding(mesh, x.shape))
-        tokens, options, cotangent = (
-            jax.tree.map(lambda x: place(x) if isinstance(x, jax.Array) else x, tree)
-            for tree in (tokens, options, cotangent)
-        )
-        attention = functools.partial(sharded_nystrom_attention, mesh=mesh)
-        context = jax.set_mesh(mesh)
+    attention = attention_of(name, request)
+    if name in MESHES:
+        axes, kind = MESHES[name]
+        sizes = tuple(axes.values())
+        devices = jax.devices()[: math.prod(sizes)]
+        mesh = jax.make_mesh(sizes, tuple(axes), len(axes) * (kind,), devices=devices)
+        context, sharding = jax.set_mesh(mesh), lambda shape: NamedSharding(mesh, P("data"))
+        if "sequence" in axes:
+            attention = functools.partial(sharded_nystrom_attention, mesh=mesh)
+            sharding = functools.partial(batch_sharding, mesh)
+        if axes["data"] > 1:  # otherwise the arguments are not moved to the mesh before the call
+            place = lambda x: (
+                jax.device_put(x, sharding(x.shape)) if isinstance(x, jax.Array) else x
+            )
+            tokens, options, cotangent = jax.tree.map(place, (tokens, options, cotangent))
     with context:
         actual = output_and_gradients(attention, tokens, kernel, cotangent, **options)
     half = jnp.dtype(dtype).itemsize == 2

@@ -1,5 +1,6 @@
 """Landmarks by content: attention with `landmark_selection="kmeans"`."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,14 +9,18 @@ import numpy as np
 import pytest
 
 from nystromformer_jax import approximation_error, nystrom_attention
+from nystromformer_jax.attention.arguments import mask_inputs
 from nystromformer_jax.attention.clusters import cluster_landmarks
+from nystromformer_jax.attention.functions import find_landmarks
 from nystromformer_jax.attention.landmarks import LandmarkMeans, TokenRanks, segment_means
+from nystromformer_jax.attention.options import NystromOptions
 from tests.attention.contract import assert_independent_of_padding_and_batch
 from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,
     Tolerance,
     assert_close,
+    masks_of_all_kinds,
     normal,
 )
 
@@ -81,16 +86,27 @@ def test_clusters_reduce_the_error_and_are_not_used_for_sharp_attention():
     assert error(2 * query, 2 * key, 64) < 1.05  # clusters: 1.36
 
 
-@pytest.mark.parametrize(("rank", "num_landmarks"), [(4, 32), (8, 64), (32, 64)])
-def test_clusters_are_not_used_for_sharp_attention_of_any_rank(rank, num_landmarks):
-    """Queries and keys of 64 dimensions vary in `rank` of them; the logits have a deviation of 6."""
-    rngs = jax.random.split(jax.random.key(0), 3)
-    basis = jnp.linalg.qr(normal(rngs[0], (64, 64)))[0][:rank]
-    tokens = (36 * 64 / rank) ** 0.25 * normal(rngs[1], (2, 1, 1024, 2, rank)) @ basis
-    value = normal(rngs[2], (1, 1024, 2, 64))
-    expected = nystrom_attention(*tokens, value, num_landmarks=num_landmarks)
-    output = nystrom_attention(*tokens, value, num_landmarks=num_landmarks, **KMEANS)
-    assert_close(output, expected, SAME_ARITHMETIC)
+def test_own_tokens_are_landmarks_and_clusters_do_not_depend_on_them(rngs):
+    query, key = (0.3 * normal(next(rngs), (8, L, H, D)) for _ in range(2))
+    mask = masks_of_all_kinds(L, M)
+    options = NystromOptions(num_landmarks=M, num_own_landmarks=2, **KMEANS)
+    ranks = TokenRanks.create(mask)
+    is_own = ranks.mask & (ranks.rank < 2)
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def landmarks(scale, options):
+        tokens = [mask_inputs(x, mask, options) for x in (query, key)]
+        tokens = [jnp.where(is_own[..., None, None], scale * x, x) for x in tokens]
+        found = find_landmarks(*tokens, mask, mask, options)
+        return found.q_landmarks, found.k_landmarks
+
+    segments = landmarks(1.0, dataclasses.replace(options, landmark_selection="segments"))
+    clusters, scaled = landmarks(1.0, options), landmarks(100.0, options)
+    for one, other, cluster in zip(segments, scaled, clusters, strict=True):
+        assert_close(cluster[:, :2], one[:, :2], SAME_ARITHMETIC)
+        assert_close(other[:, :2], 100 * one[:, :2], SAME_ARITHMETIC)
+        assert_close(other[:, 2:], cluster[:, 2:], SAME_ARITHMETIC)
+        assert (jnp.abs(cluster[4, 2:] - one[4, 2:]).max(axis=(0, 2)) > 1e-3).all()
 
 
 def test_equal_tokens_give_their_value(rngs):

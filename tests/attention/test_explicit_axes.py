@@ -6,53 +6,24 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from nystromformer_jax import (
-    EncoderBlock,
-    attention_fn,
     make_core,
     nystrom_attention,
-    nystrom_factors,
     sharded_nystrom_attention,
     softmax_attention,
 )
+from tests.attention.contract import assert_equals_plain_jnp, cases_of
 from tests.helpers import REFERENCE, assert_close, mask_of_lengths, normal
 
 B, L, H, D, M = 4, 50, 4, 6, 7
 MASK = mask_of_lengths([L, 33, 20, 5], L)
 BATCH, HEADS = PartitionSpec("x"), PartitionSpec(None, None, "x")
 
-
-def core(name, **options):
-    module = make_core(name, **options)(parent=None)
-    return lambda *inputs: module.apply({}, *inputs, deterministic=True)
-
-
-def inside_flax(query, key, value, mask):
-    mask = None if mask is None else mask[:, None, None]
-    return attention_fn("nystrom", num_landmarks=M)(query, key, value, mask=mask)
-
-
-def nystrom(**options):
-    return lambda query, key, value, mask: nystrom_attention(
-        query, key, value, num_landmarks=M, mask=mask, **options
-    )
-
-
-FUNCTIONS = {
-    "nystrom": nystrom(),
-    "kmeans": nystrom(landmark_selection="kmeans"),
-    "convolution": nystrom(conv_kernel=jnp.ones((H, 3))),
-    "normalized": nystrom(normalize_rows=True),
-    "cross": lambda query, key, value, mask: nystrom_attention(
-        query[:, :30], key, value, num_landmarks=M, mask=mask, query_mask=MASK[:, :30]
-    ),
-    "inside flax": inside_flax,
-    "softmax": lambda *inputs: softmax_attention(*inputs[:3], mask=inputs[3]),
-    "factors": lambda query, key, value, mask: (
-        nystrom_factors(query, key, num_landmarks=M, mask=mask).kernel_1
-    ),
-    "chunked": core("chunked", chunk_len=16),
-    "linear": core("linear"),
-    "longformer": core("longformer", window=9),
+CORES = {
+    "nystrom": {"num_landmarks": M},
+    "softmax": {},
+    "chunked": {"chunk_len": 16},
+    "linear": {},
+    "longformer": {"window": 9},
 }
 
 
@@ -60,13 +31,15 @@ def place(mesh, spec, *arrays):
     return [None if x is None else jax.device_put(x, NamedSharding(mesh, spec)) for x in arrays]
 
 
+@cases_of("batch, explicit axes", "own landmarks")
+def test_nystrom_attention_with_a_sharded_batch_equals_one_device(request, rngs, case):
+    assert_equals_plain_jnp(request, rngs, "batch, explicit axes", case)
+
+
 @pytest.mark.slow_except(
-    "batch-replicated-nystrom",
-    "heads-none-normalized",
-    "batch-sharded-cross",
-    "batch-none-longformer",
+    "heads-replicated-nystrom", "batch-sharded-chunked", "batch-none-longformer"
 )
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", CORES)
 @pytest.mark.parametrize("masked", ["none", "replicated", "sharded"])
 @pytest.mark.parametrize("spec", [BATCH, HEADS], ids=["batch", "heads"])
 def test_sharded_batches_and_heads_equal_one_device(rngs, spec, masked, name):
@@ -75,10 +48,11 @@ def test_sharded_batches_and_heads_equal_one_device(rngs, spec, masked, name):
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:4])
     inputs = normal(next(rngs), (3, B, L, H, D))
     mask = None if masked == "none" else MASK
+    core = make_core(name, **CORES[name])()
 
     def run(query, key, value, mask):
-        def loss(query, key, value):
-            output = FUNCTIONS[name](query, key, value, mask)
+        def loss(*tokens):
+            output = core.apply({}, *tokens, mask, deterministic=True)
             return jnp.sin(output).sum(), output
 
         return jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(query, key, value)
@@ -90,13 +64,12 @@ def test_sharded_batches_and_heads_equal_one_device(rngs, spec, masked, name):
         assert_close(jax.jit(run)(*arrays), expected, REFERENCE)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_grouped_heads_and_split_lengths_may_share_a_mesh(rngs, masked):
+def test_grouped_heads_and_split_lengths_may_share_a_mesh(rngs):
     kinds = (AxisType.Explicit,) * 2
     mesh = jax.make_mesh((4, 2), ("sequence", "model"), axis_types=kinds)
     query = normal(next(rngs), (B, L + 2, 2 * H, D))
     key, value = normal(next(rngs), (2, B, L + 2, H, D))
-    mask = jnp.pad(MASK, ((0, 0), (0, 2))) if masked else None
+    mask = jnp.pad(MASK, ((0, 0), (0, 2)))
     expected = nystrom_attention(query, key, value, num_landmarks=M, mask=mask)
     with jax.set_mesh(mesh):
         heads = place(mesh, PartitionSpec(None, None, "model"), query, key, value)
@@ -117,15 +90,3 @@ def test_a_length_over_an_explicit_axis_is_an_error(rngs):
         for attend in (softmax_attention, nystrom_attention):
             with pytest.raises(ValueError, match="sharded_nystrom_attention"):
                 attend(*arrays)
-
-
-@pytest.mark.slow(minutes=0.2)
-def test_a_block_with_a_sharded_batch_and_a_replicated_mask_equals_one_device(rngs):
-    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:4])
-    block = EncoderBlock(2, make_core("nystrom", num_landmarks=M, conv_kernel_size=3), 16)
-    x = normal(next(rngs), (B, L, 12))
-    variables = block.init(next(rngs), x, deterministic=True)
-    expected = block.apply(variables, x, MASK, deterministic=True)
-    with jax.set_mesh(mesh):
-        [x] = place(mesh, BATCH, x)
-        assert_close(block.apply(variables, x, MASK, deterministic=True), expected, REFERENCE)

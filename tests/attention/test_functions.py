@@ -51,22 +51,44 @@ def test_softmax_attention_is_that_of_jax_under_any_mask_whatever_padding_contai
     assert_close(gradients, expected[1], REFERENCE)
 
 
-@pytest.mark.slow_except("True")
+@pytest.mark.slow_except("False-0", "True-3")
+@pytest.mark.parametrize("num_own", [0, 3])
 @pytest.mark.parametrize("cross", [False, True])
-def test_every_length_from_1_to_130_equals_the_formula_of_the_paper(rngs, cross):
-    """In one padded batch; in cross-attention, short queries have long keys."""
-    lengths = np.arange(1, 131)
-    queries = lengths[::-1] if cross else lengths
-    inputs = random_inputs(rngs, 130, 130, HEADS, DIM)
-    masks = {"mask": mask_of_lengths(lengths, 130)}
-    if cross:
-        masks["query_mask"] = mask_of_lengths(queries, 130)
-    output = jax.jit(functools.partial(nystrom_attention, num_landmarks=M, **masks))(*inputs)
-    output, inputs = jax.device_get((output, inputs))  # slices of jax arrays are programs
-    for b, (asking, length) in enumerate(zip(queries, lengths, strict=True)):
-        query, key, value = (x[b] for x in inputs)
-        expected = nystrom_by_the_paper(query[:asking], key[:length], value[:length], M)
-        assert_close(output[b, :asking], expected, REFERENCE)
+def test_every_number_of_tokens_equals_the_formula_of_the_paper_whatever_the_padding(
+    rngs, cross, num_own
+):
+    """From 1 to 130 tokens between padding of NaN; in cross-attention, few queries have many keys."""
+    counts, random = np.arange(1, 131), np.random.default_rng(0)
+    inputs = [np.asarray(x) for x in random_inputs(rngs, 130, 130, HEADS, DIM)]
+
+    def mask_of(counts, length):
+        return random.permuted(np.arange(length)[None] < counts[:, None], axis=1)
+
+    mask = mask_of(counts, 149)
+    query_mask = mask_of(counts[::-1], 137) if cross else mask
+    padded = []
+    for x, real in zip(inputs, (query_mask, mask, mask), strict=True):
+        own = np.full((*real.shape, HEADS, DIM), np.nan, np.float32)
+        for b in range(130):
+            own[b, real[b]] = x[b, : real[b].sum()]
+        padded.append(own)
+    masks = {"mask": mask, "query_mask": query_mask if cross else None}
+    attend = functools.partial(nystrom_attention, num_landmarks=M, num_own_landmarks=num_own)
+    output = np.asarray(jax.jit(attend)(*padded, **masks))
+    for b, count in enumerate(counts):
+        query, key, value = inputs[0][b, : query_mask[b].sum()], *(x[b, :count] for x in inputs[1:])
+        expected = nystrom_by_the_paper(query, key, value, M, num_own=num_own)
+        assert_close(output[b, query_mask[b]], expected, REFERENCE)
+
+
+def test_the_output_of_an_own_query_is_exact_once_the_pseudoinverse_has_converged(rngs):
+    """Its row of kernel_1 is a row of kernel_2, so its row of the map is its row of kernel_3."""
+    with jax.enable_x64(True):
+        tokens = [x.astype(jnp.float64) for x in random_inputs(rngs, 2, 61, HEADS, DIM)]
+        attend = functools.partial(nystrom_attention, *tokens, num_landmarks=M, pinv_iters=40)
+        exact = softmax_attention(*tokens)
+        assert_close(attend(num_own_landmarks=2)[:, :2], exact[:, :2], REFERENCE)
+        assert (jnp.abs(attend()[:, :2] - exact[:, :2]).max(axis=(1, 3)) > 1e-2).all()
 
 
 @pytest.mark.slow_except("iterative-1", "iterative-256", "ridge-16")
@@ -110,8 +132,9 @@ def test_gradients_equal_finite_differences_in_float64(rngs, lengths, cross):
 
         @jax.jit
         def attention(query, key, value, kernel):
-            masks = {"mask": mask, "query_mask": query_mask, "conv_kernel": kernel}
-            output = nystrom_attention(query, key, value, num_landmarks=4, **masks)
+            options = {"num_landmarks": 4, "num_own_landmarks": 2 if cross else 0}
+            options |= {"mask": mask, "query_mask": query_mask, "conv_kernel": kernel}
+            output = nystrom_attention(query, key, value, **options)
             return output if real is None else jnp.where(real[..., None, None], output, 0)
 
         # The convolution supports reverse mode only.

@@ -38,11 +38,6 @@ def test_a_core_and_a_config_carry_all_options():
     assert options_of(NystromformerConfig(vocab_size=9, **values)) == changed
 
 
-def test_a_core_takes_no_positional_options():
-    with pytest.raises(TypeError):
-        NystromAttention(64)
-
-
 @pytest.mark.parametrize("function", [nystrom_factors, sharded_nystrom_attention])
 def test_an_unknown_option_names_the_function(function, no_annotations):
     query = [[[[1.0]]]]

@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from nystromformer_jax import approximation_error
 from nystromformer_jax.attention.pinv import iterative_pinv, pinv_residual, ridge_pinv
-from tests.helpers import (
-    REFERENCE,
-    assert_close,
-    normal,
-    random_inputs,
-    ridge_inverse,
-)
+from tests.helpers import REFERENCE, assert_close, normal, ridge_inverse
 
 jit_pinv = jax.jit(iterative_pinv, static_argnames=("num_iters", "start"))
 
@@ -35,7 +28,8 @@ def test_each_matrix_is_inverted_alone_and_zeros_stay_zero(rngs, pinv):
     """With finite gradients, also of zero matrices and of bfloat16, which is inverted in float32."""
     kernel = random_kernel(rngs, 3, 2, 7)
     kernel = kernel.at[0, :, 3].set(0).at[0, :, :, 5].set(0).at[1].set(0)
-    inverse, pull_back = jax.vjp(jax.jit(pinv), kernel)
+    pinv = jax.jit(pinv)
+    inverse, pull_back = jax.vjp(pinv, kernel)
     assert (inverse[0, :, :, 3] == 0).all()
     assert (inverse[0, :, 5] == 0).all()
     assert (inverse[1] == 0).all()
@@ -66,11 +60,12 @@ def test_residual_is_zero_for_an_inverse_one_for_a_zero_inverse_and_nan_for_nan(
     """It is zero with a zero gradient for a zero matrix."""
     kernel = jnp.stack([jnp.diag(jnp.array([1.0, 2.0])), jnp.zeros((2, 2))])
     inverse = jnp.stack([jnp.diag(jnp.array([1.0, 0.5])), jnp.zeros((2, 2))])
-    np.testing.assert_allclose(pinv_residual(kernel, inverse), [0, 0], atol=1e-7)
-    np.testing.assert_allclose(pinv_residual(kernel, 0 * inverse), [1, 0], atol=1e-7)
-    assert jnp.isnan(pinv_residual(kernel, jnp.full_like(inverse, jnp.nan))).all()
-    assert jnp.isnan(pinv_residual(jnp.full_like(kernel, jnp.nan), inverse)).all()
-    gradient = jax.grad(lambda a: pinv_residual(a, iterative_pinv(a)))(kernel[1])
+    residual, nan = jax.jit(pinv_residual), jnp.full_like(kernel, jnp.nan)
+    np.testing.assert_allclose(residual(kernel, inverse), [0, 0], atol=1e-7)
+    np.testing.assert_allclose(residual(kernel, 0 * inverse), [1, 0], atol=1e-7)
+    assert jnp.isnan(residual(kernel, nan)).all()
+    assert jnp.isnan(residual(nan, inverse)).all()
+    gradient = jax.jit(jax.grad(lambda a: pinv_residual(a, iterative_pinv(a))))(kernel[1])
     assert (gradient == 0).all()
 
 
@@ -81,12 +76,11 @@ def test_backward_pass_stores_only_the_kernel(rngs):
     assert kept == kernel.size
 
 
-@pytest.mark.parametrize("size", [1e-25, 1e25])
-@pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize(("pinv", "bias"), [(iterative_pinv, 1e-5), (ridge_pinv, 2 * 3.25**-6)])
-def test_very_small_and_very_large_matrices_are_inverted(pinv, bias, size, rows):
-    inverse = jax.jit(pinv)(size * jnp.eye(rows))
-    np.testing.assert_allclose(inverse, jnp.eye(rows) / size, rtol=bias, atol=0)
+def test_very_small_and_very_large_matrices_are_inverted(pinv, bias):
+    sizes = np.array([1e-25, 1e25])[:, None, None]
+    inverse = jax.jit(pinv)(np.float32(sizes * np.eye(3)))
+    np.testing.assert_allclose(inverse, np.eye(3) / sizes, rtol=bias, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +94,9 @@ def test_every_product_has_the_highest_or_the_given_precision(precision, name):
     assert jaxpr.count(f"Precision.{name}, Precision.{name}") == 24
 
 
-@pytest.mark.parametrize("num_iters", [0, 6, 10])
-@pytest.mark.parametrize("shape", [(2, 3, 17, 17), (5, 4), (3, 4, 9)])
+@pytest.mark.parametrize(
+    ("shape", "num_iters"), [((2, 3, 17, 17), 6), ((5, 4), 10), ((3, 4, 9), 0)]
+)
 def test_ridge_solves_the_regularized_equations(rngs, shape, num_iters):
     with jax.enable_x64(True):
         kernel = jax.nn.softmax(3 * normal(next(rngs), shape, jnp.float64))
@@ -114,16 +109,6 @@ def test_ridge_has_the_errors_of_its_docstring(rngs, dtype, error):
     kernel = random_kernel(rngs, 8, 2, 37).astype(dtype)
     exact = ridge_inverse(kernel, 6)
     assert np.linalg.norm(ridge_pinv(kernel) - exact) < error * np.linalg.norm(exact)
-
-
-def test_ridge_resembles_the_iterations(rngs):
-    """The error of attention is the same within 15 % on token means, where the iterations matter."""
-    query, key, value = random_inputs(rngs, 4, 256, 2, 16)
-    errors = [
-        float(approximation_error(query, key, value, num_landmarks=32, pinv=pinv).nystrom.mean())
-        for pinv in ("iterative", "ridge")
-    ]
-    assert errors[1] == pytest.approx(errors[0], rel=0.15)
 
 
 def test_ridge_has_derivatives_of_every_order_and_mode(rngs):

@@ -20,12 +20,12 @@ BATCH, QUERIES, KEYS, HEADS, DIM = 3, 31, 43, 2, 5
 jit_linear = jax.jit(linear_attention)
 
 
-def by_the_paper(query, key, value):
-    """Weights φ(query) · φ(key), normalised, in float64 for one example: arrays [L H D]."""
-    query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
-    phi = lambda x: np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
-    weights = np.einsum("lhd,thd->lht", phi(query), phi(key))
-    return np.einsum("lht,thd->lhd", weights / weights.sum(-1, keepdims=True), value)
+def from_log_features(log_query, log_key, value):
+    """Weights φ(query) · φ(key), normalized, in float64 for one example: log φ [L H R], value [L H D]."""
+    log_query, log_key, value = (np.float64(x) for x in (log_query, log_key, value))
+    log_weights = np.logaddexp.reduce(log_query[:, None] + log_key[None], axis=-1)
+    weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
+    return np.einsum("lth,thd->lhd", weights / weights.sum(axis=1, keepdims=True), value)
 
 
 def with_the_whole_map(features):
@@ -66,7 +66,8 @@ def test_tiny_features_do_not_underflow(which, rngs):
         first = jnp.arange(DIM) < 2
         query, key = jnp.where(first, query - 120, query), jnp.where(first, key, key - 120)
     inputs = query, key, value
-    expected = by_the_paper(*(x[0] for x in inputs))
+    log_features = lambda x: np.where(x > 0, np.log1p(np.maximum(x, 0)), x)
+    expected = from_log_features(log_features(query[0]), log_features(key[0]), value[0])
     assert_close(jit_linear(*inputs)[0], expected, REFERENCE)
     _, found = forward_and_gradients(linear_attention, inputs, jnp.cos(query))
     assert all(jnp.isfinite(gradient).all() for gradient in found)

@@ -10,7 +10,7 @@ from nystromformer_jax.cores.linear import linear_attention
 from nystromformer_jax.cores.linformer import LinformerAttention, linformer_attention
 from nystromformer_jax.cores.longformer import longformer_attention
 from nystromformer_jax.cores.performer import performer_attention
-from nystromformer_jax.cores.reformer import ReformerAttention, lsh_attention
+from nystromformer_jax.cores.reformer import lsh_attention
 
 pytestmark = pytest.mark.usefixtures("no_annotations")
 
@@ -32,6 +32,7 @@ def test_rejects_unknown_names_and_options(name, options, word):
         make_core(name, **options)
 
 
+CONVOLVING = [name for name, core in CORES.items() if hasattr(core, "conv_groups")]
 X, LONGER = jnp.ones((1, 9, 2, 4)), jnp.ones((1, 11, 2, 4))
 MASK = jnp.ones((1, 11), bool)
 
@@ -39,16 +40,8 @@ MASK = jnp.ones((1, 11), bool)
 @pytest.mark.parametrize(
     ("name", "options", "word"),
     [
-        *(
-            (name, options, word)
-            for name in ("chunked", "none", "nystrom", "softmax")
-            for options, word in (
-                ({"conv_kernel_size": 4}, "odd"),
-                ({"conv_kernel_size": -1}, "odd"),
-                ({"conv_groups": "heads"}, "'channel'"),
-                ({"conv_groups": "heads", "conv_kernel_size": 5}, "'channel'"),
-            )
-        ),
+        *((name, {"conv_kernel_size": 4}, "odd") for name in CONVOLVING),
+        ("softmax", {"conv_groups": "heads"}, "'channel'"),
         ("performer", {"kernel": "rbf"}, "'relu'"),
         ("longformer", {"window": 4}, "odd"),
         ("reformer", {"num_buckets": 6}, "power of two"),
@@ -63,13 +56,9 @@ def test_rejects_invalid_options(name, options, word):
         core.init(jax.random.key(0), X, X, X, deterministic=True)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, core in CORES.items() if hasattr(core, "conv_groups")]
-)
-def test_a_convolution_needs_equal_lengths(name):
-    core = make_core(name, conv_kernel_size=3)()
-    with pytest.raises(ValueError, match="length"):
-        core.init(jax.random.key(0), X, LONGER, LONGER, deterministic=True)
+def apply(name, key, query_mask=None, **options):
+    core = make_core(name, **options)()
+    core.init(jax.random.key(0), X, key, key, query_mask=query_mask, deterministic=True)
 
 
 @pytest.mark.parametrize(
@@ -81,19 +70,11 @@ def test_a_convolution_needs_equal_lengths(name):
         (lambda: linear_attention(X, LONGER, LONGER, mask=MASK), "query_mask"),
         (lambda: linformer_attention(X, X, X, jnp.ones((2, 7, 11))), "H = 2 heads and T = 9"),
         (lambda: performer_attention(X, X, X, jnp.ones((13, 7))), "head_dim = 4"),
-        (
-            lambda: ReformerAttention().apply({}, X, X, X, None, MASK[:, :9], deterministic=True),
-            "mask",
+        (lambda: apply("reformer", X, query_mask=MASK[:, :9]), "mask"),
+        *(
+            (lambda name=name: apply(name, LONGER, conv_kernel_size=3), "length")
+            for name in CONVOLVING
         ),
-    ],
-    ids=[
-        "chunked",
-        "longformer",
-        "reformer",
-        "linear",
-        "linformer",
-        "performer",
-        "reformer's mask",
     ],
 )
 def test_rejects_arguments_that_do_not_agree(attend, word):

@@ -22,16 +22,11 @@ from tests.helpers import (
 
 BATCH, LENGTH, HEADS, DIM = 3, 43, 2, 5
 
-cores_with_convolution = pytest.mark.parametrize(
-    "name", [name for name in CORES if "conv_kernel_size" in OPTIONS[name]]
-)
 
-
-@cores_with_convolution
 @pytest.mark.parametrize(("groups", "shape"), [("head", (31, 35)), ("channel", (31, 7, 35))])
-def test_initial_convolution_kernel_is_uniform(name, groups, shape, rngs):
+def test_initial_convolution_kernel_is_uniform(groups, shape, rngs):
     inputs = random_inputs(rngs, 1, 3, 31, 7)
-    core = make_core(name, conv_kernel_size=35, conv_groups=groups)()
+    core = make_core("none", conv_kernel_size=35, conv_groups=groups)()
     init = jax.jit(functools.partial(core.init, deterministic=True))
     kernel = np.asarray(init(next(rngs), *inputs)["params"]["conv_kernel"])
     assert kernel.shape == shape
@@ -39,7 +34,7 @@ def test_initial_convolution_kernel_is_uniform(name, groups, shape, rngs):
     assert 0.9 < float(kernel.std() * (3 * 35) ** 0.5) < 1.1
 
 
-@cores_with_convolution
+@pytest.mark.parametrize("name", [name for name in CORES if "conv_kernel_size" in OPTIONS[name]])
 def test_convolution_per_channel_is_added_to_the_attention(name, rngs):
     query, key, value = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 29, 5], LENGTH)
@@ -71,7 +66,25 @@ def test_random_features_are_the_same_under_any_setting(name, setting, rngs):
     assert_close(actual, expected, SAME_ARITHMETIC)
 
 
-@pytest.mark.parametrize("name", ["performer", "none", "softmax"])
+@pytest.mark.parametrize("name", ["performer", "reformer"])
+def test_random_features_depend_on_the_seed_the_layer_and_with_redraw_the_call(name, rngs):
+    """The seed and the layer's name in every call, and with `redraw` on the stream in training."""
+    inputs, one, other = random_inputs(rngs, 1, LENGTH, HEADS, DIM), next(rngs), next(rngs)
+
+    def attend(rng=None, **attributes):
+        core = make_core(name, **OPTIONS[name], **attributes)()
+        run = jax.jit(functools.partial(core.apply, deterministic=rng is None))
+        return run({}, *inputs, rngs={} if rng is None else {"dropout": rng})
+
+    fixed = attend(redraw=False)
+    assert (attend(redraw=True) == fixed).all()
+    assert (attend(one, redraw=False) == fixed).all()
+    for changed in (attend(one, redraw=True), attend(seed=1), attend(layer_name="second")):
+        assert (changed != fixed).any()
+    assert (attend(one, redraw=True) != attend(other, redraw=True)).any()
+
+
+@pytest.mark.parametrize("name", ["performer", "none"])
 def test_the_second_call_outside_jit_compiles_nothing(name, rngs, caplog, monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda: 1)  # then the convolution's gradient is a loop
     options = {"performer": {"num_features": 7}}.get(name, {"conv_kernel_size": 3})

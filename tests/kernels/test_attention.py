@@ -36,6 +36,11 @@ def test_equals_plain_jnp_with_every_option(request, rngs, case):
     assert_equals_plain_jnp(request, rngs, "pallas_tpu", case)
 
 
+@cases_of("pallas_tpu, devices", "convolution per channel")
+def test_several_devices_equal_one(request, rngs, case):
+    assert_equals_plain_jnp(request, rngs, "pallas_tpu, devices", case)
+
+
 @pytest.mark.slow(minutes=0.5)
 @pytest.mark.parametrize(
     ("shape", "blocks"),

@@ -5,11 +5,10 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractDevice, AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, PartitionSpec
 
 from nystromformer_jax import nystrom_attention, sharded_nystrom_attention
 from nystromformer_jax.kernels import choice
-from tests.helpers import REFERENCE, assert_close, output_and_gradients, random_inputs
 
 AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
 
@@ -166,28 +165,3 @@ def test_a_split_length_falls_back_to_xla():
     )
     with pytest.warns(UserWarning, match="a length split over devices"):
         assert "pallas_call" not in str(jax.make_jaxpr(attend)(tokens, tokens, tokens))
-
-
-@pytest.mark.slow_except("AxisType.Explicit-groups1")
-@pytest.mark.parametrize(
-    ("kind", "groups"), [(AUTO, (2,)), (EXPLICIT, (2,)), (AUTO, (2, 64)), (EXPLICIT, (2, 64))]
-)
-def test_several_devices_equal_one(rngs, kind, groups):
-    inputs = random_inputs(rngs, 4, 20, 2, 64)
-    mask = jax.random.bernoulli(next(rngs), 0.8, (4, 20)).at[0].set(True)
-    kernel = jax.random.normal(next(rngs), (*groups, 5))
-
-    options = {"num_landmarks": 16, "mask": mask}
-    cotangent = jnp.where(mask[..., None, None], jnp.cos(inputs[0]), 0)
-    one, other = (
-        functools.partial(nystrom_attention, implementation=implementation)
-        for implementation in ("pallas_tpu", "xla")
-    )
-    expected = output_and_gradients(other, inputs, kernel, cotangent, **options)
-    mesh = jax.make_mesh((4,), ("data",), (kind,), devices=jax.devices()[:4])
-    by_example = NamedSharding(mesh, PartitionSpec("data"))
-    with jax.set_mesh(mesh):
-        *split, cotangent = (jax.device_put(x, by_example) for x in (*inputs, cotangent))
-        actual = output_and_gradients(one, split, kernel, cotangent, **options)
-    assert_close(actual[0], expected[0], REFERENCE, where=mask)
-    assert_close(actual[1], expected[1], REFERENCE)

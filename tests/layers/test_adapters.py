@@ -3,7 +3,6 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import nnx
 
@@ -53,11 +52,10 @@ def test_exact_attention_in_linen_equals_flax_forward_and_gradient(rngs, dtype, 
     jax.tree.map(lambda one, other: assert_close(one, other, REFERENCE), ours[1], theirs[1])
 
 
-@pytest.mark.parametrize("name", EXACT)
-def test_grouped_heads_in_nnx_equal_flax(rngs, name):
+def test_grouped_heads_in_nnx_equal_flax(rngs):
     x = normal(next(rngs), (B, L, E))
     outputs = []
-    for options in ({}, {"attention_fn": EXACT[name]}):
+    for options in ({}, {"attention_fn": EXACT["nystrom"]}):
         module = nnx.MultiHeadAttention(
             6, E, num_kv_heads=2, decode=False, rngs=nnx.Rngs(0), **options
         )
@@ -65,25 +63,7 @@ def test_grouped_heads_in_nnx_equal_flax(rngs, name):
     assert_close(outputs[1][MASK], outputs[0][MASK], REFERENCE)
 
 
-def test_decode_mode_of_flax_equals_flax(rngs):
-    """Flax's cache is masked by an array of float32."""
-    x = normal(next(rngs), (B, L, E))
-    outputs = []
-    for options in ({}, {"attention_fn": attention_fn("softmax")}):
-        module = nn.MultiHeadDotProductAttention(H, decode=True, **options)
-        variables = module.init(jax.random.key(0), x)
-        cache, found = variables["cache"], []
-        for i in range(3):
-            output, changed = module.apply(
-                {**variables, "cache": cache}, x[:, i : i + 1], mutable=["cache"]
-            )
-            cache = changed["cache"]
-            found.append(output)
-        outputs.append(found)
-    assert_close(outputs[1], outputs[0], REFERENCE)
-
-
-@pytest.mark.parametrize("batch", [(), (B,), (2, B)])
+@pytest.mark.parametrize("batch", [(), (2, B)])
 def test_equals_the_function_with_the_mask_of_each_example(rngs, batch):
     query, key, value = (normal(next(rngs), (*batch, L, H, 5)) for _ in range(3))
     mask = jnp.stack([MASK, MASK[::-1]])[(0,) * (2 - len(batch))]
@@ -94,6 +74,13 @@ def test_equals_the_function_with_the_mask_of_each_example(rngs, batch):
     assert_close(output, expected, REFERENCE, where=mask)
 
 
+def test_functions_of_equal_options_are_equal():
+    """So that `jax.jit` does not trace a model again."""
+    one, other = (attention_fn("nystrom", num_landmarks=3) for _ in range(2))
+    assert (one, hash(one)) == (other, hash(other))
+    assert one != attention_fn("softmax")
+
+
 def test_queries_of_another_sequence_are_all_real(rngs):
     query, key, value = (normal(next(rngs), (B, L, H, 5)) for _ in range(3))
     real = jnp.ones((B, L), bool)
@@ -102,21 +89,6 @@ def test_queries_of_another_sequence_are_all_real(rngs):
     assert_close(cross(query, key, value, mask=MASK[:, None, None]), expected, REFERENCE)
     short = attention_fn("softmax")(query[:, :7], key, value, mask=MASK[:, None, None])
     assert_close(short, expected[:, :7], REFERENCE)
-
-
-def test_equal_functions_are_not_retraced(rngs):
-    traces = []
-
-    def apply(function, x):
-        traces.append(function)
-        return function(x, x, x)
-
-    compiled = jax.jit(apply, static_argnums=0)
-    x = normal(next(rngs), (B, L, H, 5))
-    for _ in range(2):
-        compiled(attention_fn("nystrom", num_landmarks=3), x)
-    assert len(traces) == 1
-    assert attention_fn("nystrom") != attention_fn("softmax")
 
 
 @pytest.mark.parametrize(
@@ -168,12 +140,3 @@ def test_dropout_is_no_error_in_evaluation(rngs):
     attend = attention_fn("softmax")
     output = attend(x, x, x, dropout_rate=0.1, deterministic=True)
     assert_close(output, attend(x, x, x), REFERENCE)
-
-
-@pytest.mark.parametrize("name", ["linear", "longformer", "performer"])
-@pytest.mark.slow_except("linear")
-def test_other_attentions_run_in_flax(rngs, name):
-    x = normal(next(rngs), (B, L, E))
-    module = linen(attention_fn(name))
-    run = jax.jit(lambda rng: module.init_with_output(rng, x, mask=MASK[:, None, None])[0])
-    assert np.isfinite(np.asarray(run(next(rngs)))[np.asarray(MASK)]).all()

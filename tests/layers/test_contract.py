@@ -60,7 +60,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.slow_except("attention", "of three", "gated ema", "stem")
+@pytest.mark.slow_except("of three", "gated ema", "stem")
 @pytest.mark.parametrize("name", LAYERS)
 def test_padding_changes_neither_the_output_nor_the_gradients_of_parameters(rngs, name):
     """At both ends, whatever it contains."""

@@ -3,11 +3,9 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer_jax.attention.functions import nystrom_attention
 from nystromformer_jax.cores import CoreFactory, make_core
 from nystromformer_jax.layers.adapters import AttentionFn
 from nystromformer_jax.layers.encoder import (
@@ -16,11 +14,9 @@ from nystromformer_jax.layers.encoder import (
     MlpBlock,
     MultiHeadAttention,
     SelfAttention,
-    over_tokens,
 )
 from tests.helpers import (
     REFERENCE,
-    SAME_ARITHMETIC,
     assert_close,
     dropped_shapes,
     mask_of_lengths,
@@ -32,74 +28,32 @@ NYSTROM = make_core("nystrom", num_landmarks=5, conv_kernel_size=3)
 BATCH, LENGTH, WIDTH = 2, 23, 12
 
 
-def init(module, rng, *inputs):
-    """Parameters, compiled as a whole."""
-    return jax.jit(functools.partial(module.init, deterministic=True))(rng, *inputs)
-
-
-def apply(module, variables, *inputs, **named):
-    """The output, compiled as a whole."""
-    return jax.jit(functools.partial(module.apply, **named))(variables, *inputs)
-
-
-def test_over_tokens_equals_the_layer(rngs):
-    x = normal(next(rngs), (2, 7, 3))
-    layer = nn.Dense(5)
-    variables = layer.init(next(rngs), x)
-    flattened = lambda variables, x: nn.apply(over_tokens, layer)(variables, x)
-    assert_close(flattened(variables, x), layer.apply(variables, x), SAME_ARITHMETIC)
-
-
-def test_self_attention_equals_projections_and_the_function(rngs):
-    x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
-    mask = mask_of_lengths([23, 11], LENGTH)
-    module = SelfAttention(2, NYSTROM)
-    variables = random_variables(next(rngs), module, x, mask)
-
-    @jax.jit
-    def formula(weights, x):
-        def project(name, x):
-            return x @ weights[name]["kernel"] + weights[name]["bias"][None, None]
-
-        heads = (BATCH, LENGTH, 2, WIDTH // 2)
-        attended = nystrom_attention(
-            *(project(name, x).reshape(heads) for name in ("query", "key", "value")),
-            num_landmarks=5,
-            mask=mask,
-            conv_kernel=weights["core"]["conv_kernel"],
-        )
-        return project("out", attended.reshape(BATCH, LENGTH, WIDTH))
-
-    expected = formula(variables["params"], x)
-    actual = apply(module, variables, x, mask, deterministic=True)
-    assert_close(actual, expected, REFERENCE, where=mask)
-
-
 def test_pre_norm_and_post_norm_equal_their_formulas(rngs):
     x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    pre, post = (
+        EncoderBlock(2, NYSTROM, 7, norm=kind, deterministic=True) for kind in ("pre", "post")
+    )
+    variables = random_variables(next(rngs), pre, x, deterministic=None)
+    weights = variables["params"]
 
-    def norm(x):
+    def layer(module, name):
+        return functools.partial(module.apply, {"params": weights[name]}, deterministic=True)
+
+    def norm(name, x):
         x = x - x.mean(-1, keepdims=True)
-        return x / jnp.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+        x = x / jnp.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+        return x * weights[name]["scale"][None, None] + weights[name]["bias"][None, None]
 
-    for kind in ("pre", "post"):
-        block = EncoderBlock(2, NYSTROM, 7, norm=kind)
-        variables = init(block, next(rngs), x)  # layer norms start at one and zero
+    @jax.jit
+    def run(x):
+        attend, mlp = layer(SelfAttention(2, NYSTROM), "attention"), layer(MlpBlock(7), "mlp")
+        middle = x + attend(norm("attention_norm", x))
+        of_pre = middle + mlp(norm("mlp_norm", middle))
+        middle = norm("attention_norm", x + attend(x))
+        of_post = norm("mlp_norm", middle + mlp(middle))
+        return [pre.apply(variables, x), post.apply(variables, x)], [of_pre, of_post]
 
-        @jax.jit
-        def formula(weights, x, kind=kind):
-            attend = lambda x: SelfAttention(2, NYSTROM).apply(
-                {"params": weights["attention"]}, x, deterministic=True
-            )
-            mlp = lambda x: MlpBlock(7).apply({"params": weights["mlp"]}, x, deterministic=True)
-            if kind == "pre":
-                middle = x + attend(norm(x))
-                return middle + mlp(norm(middle))
-            middle = norm(x + attend(x))
-            return norm(middle + mlp(middle))
-
-        expected = formula(variables["params"], x)
-        assert_close(apply(block, variables, x, deterministic=True), expected, REFERENCE)
+    assert_close(*run(x), REFERENCE)
 
 
 def test_dropout_applies_to_the_attention_output_and_twice_in_the_mlp(rngs):
@@ -134,7 +88,6 @@ def test_softmax_attention_equals_that_of_flax(rngs, normalize_qk):
     norms = {name: leaf for name, leaf in variables["params"].items() if name.endswith("_ln")}
     norms = jax.tree.map(lambda scale: scale * jnp.arange(1.0, 5.0), norms)
     variables["params"].update(norms)
-    attend = functools.partial(apply, theirs, variables, queries, mask=mask[:, None, None])
     flat = jax.tree.map(
         lambda leaf: leaf.reshape(-1, leaf.shape[-1]) if leaf.ndim == 3 else leaf.reshape(-1),
         {"out": variables["params"]["out"]},
@@ -149,10 +102,15 @@ def test_softmax_attention_equals_that_of_flax(rngs, normalize_qk):
     ours = MultiHeadAttention(make_core=make_core("softmax"), **options)
     query_mask = jnp.ones((BATCH, LENGTH), bool)
     options = {"mask": mask, "query_mask": query_mask, "deterministic": True}
-    run = functools.partial(apply, ours, {"params": flat}, queries, **options)
-    assert_close(run(keys), attend(keys), REFERENCE)
-    assert_close(run(inputs_k=keys), attend(keys), REFERENCE)
-    assert_close(run(inputs_k=keys, inputs_v=values), attend(keys, values), REFERENCE)
+
+    @jax.jit
+    def outputs(keys, values):
+        run = functools.partial(ours.apply, {"params": flat}, queries, **options)
+        attend = functools.partial(theirs.apply, variables, queries, mask=mask[:, None, None])
+        actual = run(keys), run(inputs_k=keys), run(inputs_k=keys, inputs_v=values)
+        return actual, (attend(keys), attend(keys), attend(keys, values))
+
+    assert_close(*outputs(keys, values), REFERENCE)
 
 
 def test_output_projection_has_its_own_initializers(rngs):
@@ -172,11 +130,16 @@ def test_queries_and_keys_are_transformed_after_the_normalization(rngs):
     variables = random_variables(next(rngs), make(), x)
     params = variables["params"]
     doubled = {name: {"scale": 2 * params[name]["scale"]} for name in ("query_ln", "key_ln")}
-    run = functools.partial(apply, deterministic=True)
-    expected = run(make(), {"params": {**params, **doubled}}, x)
-    twice = run(make(transform_qk=lambda x: 2 * x), variables, x)
+
+    @jax.jit
+    def outputs(x):
+        transformed = make(transform_qk=lambda x: 2 * x).apply(variables, x, deterministic=True)
+        run = functools.partial(make().apply, deterministic=True)
+        return transformed, run({"params": {**params, **doubled}}, x), run(variables, x)
+
+    twice, expected, plain = outputs(x)
     assert_close(twice, expected, REFERENCE)
-    assert jnp.abs(expected - run(make(), variables, x)).max() > 0.01
+    assert jnp.abs(expected - plain).max() > 0.01
 
 
 @pytest.mark.slow(minutes=0.1)
@@ -190,25 +153,9 @@ def test_an_encoder_converts_to_nnx_with_all_parameters(rngs):
     assert size(nnx.state(bridged, nnx.Param)) == size(own)
 
 
-def test_modules_with_equal_factories_are_traced_once(rngs):
-    x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
-    traces = []
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def apply(module, variables, x):
-        traces.append(module)
-        return module.apply(variables, x, deterministic=True)
-
-    make = lambda: SelfAttention(2, make_core("nystrom", num_landmarks=3))
-    variables = random_variables(next(rngs), make(), x)
-    for _ in range(3):
-        apply(make(), variables, x)
-    assert len(traces) == 1
-
-
 @pytest.mark.slow(minutes=0.1)
 def test_lifted_transforms_take_a_layer_with_positional_arrays(rngs):
-    """Two blocks by `nn.vmap`, `nn.scan` and `nn.remat`, compared with plain blocks."""
+    """Two blocks by `nn.vmap`, and by `nn.scan` of `nn.remat`, compared with plain blocks."""
     mask = mask_of_lengths([LENGTH, 11], LENGTH)
     block = functools.partial(EncoderBlock, 2, make_core("none", conv_kernel_size=3), 7)
     lifted = lambda kind: kind(*block.args, deterministic=True)
@@ -219,28 +166,26 @@ def test_lifted_transforms_take_a_layer_with_positional_arrays(rngs):
 
     stacked = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
     mapped = lifted(nn.vmap(EncoderBlock, in_axes=(0, None), **stacked))
-    scan = nn.apply(nn.scan(step, in_axes=nn.broadcast, length=2, **stacked), lifted(EncoderBlock))
+    scan = nn.scan(step, in_axes=nn.broadcast, length=2, **stacked)
+    scan = nn.apply(scan, lifted(nn.remat(EncoderBlock)))
 
     def plain(variables, x):
         return block().apply(variables, x, mask, deterministic=True)
 
     def outputs(variables, x):
         first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], variables) for i in range(2))
-        remat = lambda x: lifted(nn.remat(EncoderBlock)).apply(first, x, mask)
+        scanned = lambda x: scan(variables, x, mask)[0]
+        in_order = lambda x: plain(second, plain(first, x))
+        chain = lambda layers: jax.value_and_grad(lambda x: (layers(x) ** 2).sum())(x)
         return (
-            (mapped.apply(variables, jnp.stack([x, -x]), mask), scan(variables, x, mask)[0]),
-            (jnp.stack([plain(first, x), plain(second, -x)]), plain(second, plain(first, x))),
-            jax.grad(lambda x: (remat(x) ** 2).sum())(x),
-            jax.grad(lambda x: (plain(first, x) ** 2).sum())(x),
+            (mapped.apply(variables, jnp.stack([x, -x]), mask), chain(scanned)),
+            (jnp.stack([plain(first, x), plain(second, -x)]), chain(in_order)),
         )
 
     x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
-    shapes = jax.eval_shape(lambda x: mapped.init(next(rngs), x, mask), jnp.stack([x, x]))
-    values = np.random.default_rng(0)
-    variables = jax.tree.map(lambda leaf: jnp.asarray(values.normal(size=leaf.shape)), shapes)
-    actual, expected, gradient, expected_gradient = jax.jit(outputs)(variables, x)
-    assert_close(actual, expected, REFERENCE)
-    assert_close(gradient, expected_gradient, REFERENCE)
+    stack = jnp.stack([x, x])
+    variables = random_variables(next(rngs), mapped, stack, mask, scale=1, deterministic=None)
+    assert_close(*jax.jit(outputs)(variables, x), REFERENCE)
 
 
 X, MASK = jnp.ones((BATCH, LENGTH, WIDTH)), jnp.ones((BATCH, LENGTH), bool)
@@ -310,9 +255,7 @@ def test_a_core_must_return_one_array_of_the_shape_of_the_query(output):
 
     heads = X.reshape(BATCH, LENGTH, 2, -1)
     function = AttentionFn(CoreFactory(Mine, ()), cross_attention=False)
-    for call in (
-        lambda: SelfAttention(2, Mine).init(jax.random.key(0), X, deterministic=True),
-        lambda: function(heads, heads, heads),
-    ):
-        with pytest.raises(ValueError, match="shape"):
-            call()
+    with pytest.raises(ValueError, match="shape"):
+        SelfAttention(2, Mine).init(jax.random.key(0), X, deterministic=True)
+    with pytest.raises(ValueError, match="shape"):
+        function(heads, heads, heads)

@@ -22,7 +22,6 @@ from nystromformer_jax import (
     nystrom_attention_rows,
     nystrom_factors,
 )
-from nystromformer_jax.attention.functions import softmax_weights
 from nystromformer_jax.cores import CORES
 from tests.cores.test_contract import OPTIONS
 from tests.helpers import (
@@ -35,7 +34,6 @@ from tests.helpers import (
     random_variables,
 )
 
-of_linen = functools.partial(attention_maps, deterministic=True)
 B, L, H, E, F, M = 3, 29, 2, 10, 7, 7
 MASK = mask_of_lengths([L, 17, 5], L)
 
@@ -50,9 +48,20 @@ def linen_model(rngs, core, length=L, **options):
     return model, random_variables(next(rngs), model, x), x
 
 
+def of_linen(model, variables, *inputs):
+    """The maps of a linen model, compiled as a whole."""
+    maps = functools.partial(attention_maps, model, deterministic=True)
+    return jax.jit(maps)(variables, *inputs)
+
+
+@jax.jit
+def rows_of(layer, positions=(0,)):
+    return layer.rows(positions)
+
+
 def whole(layer):
     """All rows of a map [B H L T]."""
-    return jax.jit(lambda layer: layer.rows(jnp.arange(layer.inputs.query.shape[1])))(layer)
+    return rows_of(layer, jnp.arange(layer.inputs.query.shape[1]))
 
 
 @pytest.mark.parametrize(
@@ -67,23 +76,20 @@ def whole(layer):
     ],
     ids=str,
 )
-def test_rows_equal_those_of_the_dense_map_of_nystrom_attention(rngs, options):
+def test_rows_equal_those_of_nystrom_attention(rngs, options):
     """The third example has fewer tokens than landmarks, so its map is exact."""
     options = {"num_landmarks": M, **options}
-    model, variables, x = linen_model(rngs, make_core("nystrom", **options))
+    model, variables, x = linen_model(rngs, make_core("nystrom", **options), num_layers=1)
     options.pop("conv_kernel_size", None)
     positions = jnp.array([[0, 28, 3], [0, 16, 1], [4, 0, 2]])
-    for layer in of_linen(model, variables, x, MASK):
-        query, key = layer.inputs[:2]
-        kernel_1, inverse, kernel_3 = nystrom_factors(query, key, mask=MASK, **options)
-        expected = jnp.take_along_axis(
-            kernel_1 @ inverse @ kernel_3, positions[:, None, :, None], axis=2
-        )
-        rows = layer.rows(positions)
-        assert_close(rows, expected, REFERENCE)
-        assert_close(
-            rows, nystrom_attention_rows(query, key, positions, mask=MASK, **options), REFERENCE
-        )
+
+    @jax.jit
+    def both(variables, x):
+        (layer,) = attention_maps(model, variables, x, MASK, deterministic=True)
+        of_inputs = functools.partial(nystrom_attention_rows, *layer.inputs[:2], positions)
+        return layer.rows(positions), of_inputs(mask=MASK, **options)
+
+    assert_close(*both(variables, x), REFERENCE)
 
 
 @pytest.mark.slow_except("softmax", "nystrom", "linformer")
@@ -94,7 +100,8 @@ def test_map_times_value_is_the_output_of_any_core(rngs, name):
         del options["conv_kernel_size"]
     model, variables, x = linen_model(rngs, make_core(name, **options))
     is_core = lambda module, method: module.name == "core"
-    _, state = model.apply(variables, x, MASK, deterministic=True, capture_intermediates=is_core)
+    options = {"deterministic": True, "capture_intermediates": is_core}
+    _, state = jax.jit(functools.partial(model.apply, **options))(variables, x, MASK)
     for number, layer in enumerate(of_linen(model, variables, x, MASK)):
         (output,) = state["intermediates"][f"layer_{number}"]["attention"]["core"]["__call__"]
         value = jnp.where(MASK[..., None, None], layer.inputs.value, 0)
@@ -102,33 +109,28 @@ def test_map_times_value_is_the_output_of_any_core(rngs, name):
         assert_close(product, output, REFERENCE, where=MASK)
 
 
-@pytest.mark.parametrize("name", ["softmax", "nystrom"])
-def test_rollout_is_the_product_of_the_maps(rngs, name):
-    core = make_core(name, **{"nystrom": {"num_landmarks": M}}.get(name, {}))
-    model, variables, x = linen_model(rngs, core, num_layers=2)
+def test_rollout_is_the_product_of_the_maps(rngs):
+    model, variables, x = linen_model(rngs, make_core("nystrom", num_landmarks=M))
     maps = of_linen(model, variables, x, MASK)
-    if name == "softmax":
-        assert_close(whole(maps[0])[0], softmax_weights(*maps[0].inputs[:2], None)[0], REFERENCE)
     for residual in (0.5, 0.0):
-        product = jnp.eye(L)[None]
-        for layer in maps:
-            both = residual * jnp.eye(L)[None] + (1 - residual) * whole(layer).mean(axis=1)
-            product = both @ product
-        actual = attention_rollout(maps, [0, 4], residual=residual)
+        first, second = (
+            residual * jnp.eye(L)[None] + (1 - residual) * whole(layer).mean(axis=1)
+            for layer in maps
+        )
+        product = second @ first
+        rollout = jax.jit(functools.partial(attention_rollout, residual=residual))
+        actual = rollout(maps, jnp.array([0, 4]))
         assert_close(actual, product[:, jnp.array([0, 4])], REFERENCE)
         assert (jnp.where(MASK[:, None], 0, actual) == 0).all()
 
 
 def test_jit_remat_and_nnx_give_the_same_maps(rngs):
     core = make_core("nystrom", num_landmarks=M, num_own_landmarks=1, conv_kernel_size=3)
-    model, variables, x = linen_model(rngs, core)
-    expected = [layer.rows() for layer in of_linen(model, variables, x, MASK)]
+    (model, variables, x), still = linen_model(rngs, core), {"deterministic": True}
+    expected = [layer.rows() for layer in attention_maps(model, variables, x, MASK, **still)]
     assert [rows.shape for rows in expected] == 2 * [(B, H, 1, L)]
-    for remat in (False, True):
-        maps = jax.jit(functools.partial(of_linen, model_of(core, remat=remat)))
-        assert_close(
-            [layer.rows() for layer in maps(variables, x, MASK)], expected, SAME_ARITHMETIC
-        )
+    maps = of_linen(model_of(core, remat=True), variables, x, MASK)
+    assert_close([layer.rows() for layer in maps], expected, SAME_ARITHMETIC)
     block = native.EncoderBlock(H, E, core, F, rngs=nnx.Rngs(0))
     native.load_linen(block, {"params": variables["params"]["layer_0"]})
     block.eval()
@@ -150,8 +152,8 @@ def test_maps_of_flax_modules_with_attention_fn(rngs):
 def test_positions_count_from_the_end_and_are_nan_out_of_range(rngs):
     model, variables, x = linen_model(rngs, make_core("nystrom", num_landmarks=M))
     (layer, _) = of_linen(model, variables, x)
-    rows = layer.rows([-1, L, 0, -L - 1])
-    assert_close(rows[:, :, :3:2], layer.rows([L - 1, 0]), SAME_ARITHMETIC)
+    rows = rows_of(layer, jnp.array([-1, L, 0, -L - 1]))
+    assert_close(rows[:, :, :3:2], rows_of(layer, jnp.array([L - 1, 0])), SAME_ARITHMETIC)
     assert jnp.isnan(rows[:, :, 1::2]).all()
     for positions in (0, [0.5], [[0], [1]]):
         with pytest.raises(ValueError, match="positions must be integers"):
