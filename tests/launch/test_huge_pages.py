@@ -48,7 +48,7 @@ def test_restarts_once_with_the_same_process_and_arguments_and_keeps_other_tunab
 ):
     first, second, end = run_program(tmp_path, "always [madvise] never\n", others)
     assert first == second
-    tunables = ":".join(filter(None, ["glibc.malloc.hugetlb=1", others]))
+    tunables = ":".join(filter(None, ["glibc.malloc.hugetlb=1", huge_pages.ARENAS, others]))
     assert end == f"{tunables} True ['an argument', '--flag=1'] 1"
 
 
