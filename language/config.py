@@ -156,9 +156,7 @@ class FinetuneEvalConfig:
     every_steps: int = 0  # steps between evaluations; 0: once per epoch
     max_examples: int = 0  # examples per evaluated split; 0: all
     batch_size: int = 0  # examples per evaluation batch; 0: four accumulation parts
-    patience: int = (
-        0  # evaluations in a row without a better one, after which training ends; 0: never
-    )
+    patience: int = 0  # evaluations in a row without a better one that end training; 0: never
     tune_threshold: bool = False  # choose the threshold with the highest F1 on the validation set
 
     def __post_init__(self) -> None:
