@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +179,8 @@ class SequenceTask(Task):
             table += [[id, name, *(f"{x:.6f}" for x in own)] for id, name, own in rows]
             self.write_text(file, "".join("\t".join(row) + "\n" for row in table))
             return
-        reads = {"multi_label": json.loads, "regression": float}.get(self.kind, str)
+        readers: dict[str, Callable[[str], Any]] = {"multi_label": json.loads, "regression": float}
+        reads = readers.get(self.kind, str)
         lines = (
             {
                 "index": id,
