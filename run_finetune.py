@@ -39,6 +39,8 @@ def _main(arguments: Sequence[str] | None) -> int:
     )
     parser.add_argument("--input", help=text)
     parser.add_argument("--output", help="for --mode=predict: the file of predictions to write")
+    text = "for --mode=predict: add the probability of every label; a .jsonl file always has it"
+    commands.add_switch(parser, "scores", False, text)
     text = (
         "run all --batch_sizes × --learning_rates and name the best on validation; --workdir is then the"
         " folder of all runs, by default runs/<config>-<argument>-search"
@@ -57,8 +59,8 @@ def _main(arguments: Sequence[str] | None) -> int:
             raise ValueError(f"--{name} needs --search")
     if flags.mode == "predict":
         _require_own_flags(flags)
-    elif flags.input or flags.output:
-        raise ValueError("--input and --output need --mode=predict")
+    elif flags.input or flags.output or flags.scores:
+        raise ValueError("--input, --output and --scores need --mode=predict")
     if flags.search or flags.seeds > 1:
         return _run_jobs(flags)
     if flags.mode in ("predict", "export") and any(training.hosts_of(flags).values()):
@@ -93,7 +95,7 @@ def _use_model(flags: argparse.Namespace) -> int:
     else:
         source, output = map(user_path, (flags.input, flags.output))
         with training.explain_out_of_memory("predict on a device with more memory."):
-            count = trainer.predict(folder, source, output)
+            count = trainer.predict(folder, source, output, scores=flags.scores)
         text = f"Wrote predictions for {count:,} examples to {output}."
     print(text)
     return 0

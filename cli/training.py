@@ -20,6 +20,7 @@ from cli.configs import Given, first_seed
 CHECKED = "Config is valid; no data loaded, nothing trained."
 EVAL = "evaluates a finished run's best checkpoint, and needs only --workdir, which has its config"
 CHECK = "only validates the config"
+BATCHING = ("group_by_length", "base_len")  # keys of "data" that a resumed run keeps
 EVERYTHING = "Everything is in {folder}."
 MODES = {"train": "trains, or resumes a run", "eval": EVAL, "check": CHECK}
 
@@ -193,7 +194,7 @@ def read_config(given: Given | None, folder: Path, mode: str) -> dict[str, Any]:
 
     if given is not None and mode not in configs.FROM_FOLDER:
         record = given.record({"train.seed": first_seed(given.sections)})
-        return training.keep_accumulation(record, folder)
+        return keep_batching(training.keep_accumulation(record, folder), given.overrides, folder)
     file = folder / "config.json"
     if not file.is_file():
         raise ValueError(
@@ -205,6 +206,24 @@ def read_config(given: Given | None, folder: Path, mode: str) -> dict[str, Any]:
     if (here := _subject(given.sections)) != (there := _subject(own)):
         raise ValueError(f"{folder} is a run of {there}, but --config is for {here}: leave it out.")
     return configs.with_values(own, given.overrides)
+
+
+def keep_batching(
+    config: dict[str, Any], overrides: Mapping[str, Any], folder: Path
+) -> dict[str, Any]:
+    """Returns `config` with the keys `BATCHING` of an existing run in `folder`, except those in `overrides`.
+
+    They decide which examples are in a batch, and the shapes that dropout depends on. A key that the run does
+    not have is left out, and its schema has the value of older runs.
+    """
+    from nystromformer_jax.support import durable
+
+    kept = [name for name in BATCHING if name in config["data"] and f"data.{name}" not in overrides]
+    if not kept or not (folder / "config.json").is_file():
+        return config
+    own = durable.read_config(folder).get("data", {})
+    data = {name: value for name, value in config["data"].items() if name not in kept}
+    return {**config, "data": {**data, **{name: own[name] for name in kept if name in own}}}
 
 
 def _subject(config: Any) -> str:

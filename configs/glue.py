@@ -10,9 +10,10 @@ any model folder with a tokenizer that `from_pretrained` supports.
 Source: Xiong et al. 2021 (arXiv:2102.03902), section 4.1: batch size 32, learning rate 3e-5, 4 epochs; for
 MRPC the best of batch sizes 8, 16, 32 and rates 2, 3, 4, 5e-5 on validation (`--search`). The authors'
 code/run_glue.py at 5689313: warm-up over 5 % of the steps, weight decay 0.01.
-Differs: warm-up from zero and linear decay; the authors use OneCycleLR, which also cycles β₁. Padding is
-masked; their models attend to it. All reported metrics are of one checkpoint. The authors report the
-best accuracy and the best F1 over all epochs, possibly of two checkpoints.
+Differs: examples of similar length are batched together. The warm-up is from zero and the decay linear; the
+authors use OneCycleLR, which also cycles β₁. Padding is masked; their models attend to it. All reported
+metrics are of one checkpoint. The authors report the best accuracy and the best F1 over all epochs, possibly
+of two checkpoints.
 The maximum lengths fit nearly all GLUE examples; IMDb reviews are truncated to 512 tokens. With 64 landmarks
 the attention is exact for examples of at most 64 tokens: all of SST-2 and CoLA, most of the other tasks.
 """

@@ -94,7 +94,8 @@ def finetuning(data: dict[str, Any], options: dict[str, str]) -> ConfigDict:
       ValueError: An option is unknown or invalid.
     """
     config = base()
-    config.data = {**data, "max_len": max_len(options, data["max_len"])}
+    batching = {"group_by_length": True, "base_len": 16}
+    config.data = {**data, **batching, "max_len": max_len(options, data["max_len"])}
     config.model = dict(MODEL)
     config.attention = attention(options.pop("attention", ""), options, of_checkpoint=True)
     config.optimizer = {

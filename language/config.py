@@ -92,8 +92,16 @@ class FinetuneTrainConfig:
     seed: int = 0  # seed of new parameters, order of the data and dropout
     accumulation: int = 0  # parts of a batch; 0: chosen by the program
     remat: bool = False  # recompute activations in the backward pass
+    # Weight of each class in the training loss: "balanced", inverse to the number of examples, or positive
+    # numbers separated by commas, in the order of the labels; empty: 1.
+    class_weights: str = ""
 
     def __post_init__(self) -> None:
+        if self.class_weights not in ("", "balanced") and not _are_positive(self.class_weights):
+            raise ValueError(
+                "train.class_weights: needs balanced, or positive numbers separated by commas, got"
+                f" {self.class_weights!r}."
+            )
         if not 0 < self.epochs <= 2**32:
             raise ValueError(
                 f"train.epochs: needs a positive number of at most 2**32, got {self.epochs}."
@@ -105,6 +113,7 @@ class FinetuneTrainConfig:
     def in_steps(self, examples: int) -> TrainConfig:
         """Returns the `TrainConfig` with the budget in steps for `examples` training examples."""
         values = dataclasses.asdict(self)
+        del values["class_weights"]
         passes = values.pop("epochs") * examples / max(self.batch_size, 1)
         values["total_steps"] = self.total_steps or math.ceil(passes)
         return TrainConfig(**values)
@@ -147,6 +156,7 @@ class FinetuneEvalConfig:
     every_steps: int = 0  # steps between evaluations; 0: once per epoch
     max_examples: int = 0  # examples per evaluated split; 0: all
     batch_size: int = 0  # examples per evaluation batch; 0: four accumulation parts
+    patience: int = 0  # evaluations in a row without a better one that end training; 0: never
     tune_threshold: bool = False  # choose the threshold with the highest F1 on the validation set
 
     def __post_init__(self) -> None:
@@ -160,6 +170,14 @@ class FinetuneEvalConfig:
         del values["tune_threshold"]
         values["every_steps"] = self.every_steps or epoch_steps
         return EvalConfig(**values)
+
+
+def _are_positive(text: str) -> bool:
+    """Returns True if a text has finite positive numbers, separated by commas."""
+    try:
+        return all(0 < float(number) < math.inf for number in text.split(","))
+    except ValueError:
+        return False
 
 
 FINETUNING = SECTIONS | {

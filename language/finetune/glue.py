@@ -17,7 +17,7 @@ import numpy as np
 
 from dataprep import cache, imdb
 from dataprep.archives import RawFiles, read_text, stamp
-from dataprep.holdout import held_out
+from dataprep.holdout import held_out, held_out_share
 from language.finetune.examples import Example
 from language.finetune.files import FilesConfig
 from language.finetune.glue_tasks import GlueTask, describe
@@ -44,11 +44,16 @@ class GlueConfig(DataConfig):
     Args:
       task: Name of the task: a task of GLUE, such as sst2, or imdb.
       dir: Folder of the task, or its parent folder.
-      group_by_length: Batch examples of similar length together; the authors' code does not.
+      valid_share: Fraction of the training examples that are the only validation examples, to choose settings
+        without the published ones; 0: validation and test examples are those of the task. Not for IMDb, which
+        has no validation examples of its own: a tenth of the training examples is held out.
+      group_by_length: Batch examples of similar length together. The configs set it, although the authors'
+        code does not do it; runs without this key do not.
     """
 
     task: str
     dir: str = ""
+    valid_share: float = 0.0
     group_by_length: bool = False
 
     result_kind: ClassVar[str] = "glue"
@@ -56,6 +61,11 @@ class GlueConfig(DataConfig):
     def __post_init__(self) -> None:
         task = describe(self.task)
         self.require_room(2 * len(task.texts) + 1, task.title)
+        if not 0 <= self.valid_share < 1 or (self.valid_share and not task.files):
+            raise ValueError(
+                f"data.valid_share={self.valid_share}: needs a number from 0 to 1 for a task of GLUE, and 0"
+                " for IMDb, of which a tenth is always held out."
+            )
 
     def source(self) -> Source:
         """See `DataConfig`."""
@@ -68,11 +78,21 @@ class GlueConfig(DataConfig):
             files = {os.path.relpath(path, folder): path for path in found.values()}
             stamps = stamp(dict(sorted(files.items())))
         fingerprint = {"task": task.name, "format": FORMAT, "seed": seed, "source": stamps}
+        if self.valid_share:
+            fingerprint["held_out"] = [self.valid_share, self.seed]
+
+        def read_splits() -> tuple[dict[str, list[Example]], dict[str, Any]]:
+            splits, notes = read(task, found, self.seed)
+            if self.valid_share:
+                splits = _hold_out(splits["train"], self.valid_share, self.seed)
+                notes["splits"] = list(splits)
+            return splits, notes
+
         return Source(
             name=f"glue-{task.name}",
             description=f"{task.title} from {folder}",
             fingerprint=fingerprint,
-            read=lambda: read(task, found, self.seed),
+            read=read_splits,
         )
 
     def make_task(
@@ -191,6 +211,15 @@ def read_table(task: GlueTask, split: str, path: Path) -> tuple[list[Example], l
             "%s: skipped %d rows that are empty or split over several lines.", path, len(skipped)
         )
     return examples, skipped
+
+
+def _hold_out(examples: list[Example], share: float, seed: int) -> dict[str, list[Example]]:
+    """Returns training examples as a training and a validation split; the same texts stay together."""
+    is_valid = held_out_share(("\0".join(own.texts).encode() for own in examples), share, seed)
+    return {
+        "train": list(itertools.compress(examples, ~is_valid)),
+        "valid": list(itertools.compress(examples, is_valid)),
+    }
 
 
 def _from_msr(task: GlueTask, files: Mapping[str, Path]) -> dict[str, list[Example]]:

@@ -28,7 +28,7 @@ from language.finetune.task import DataConfig, Outputs, Task
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig, training
 from nystromformer_jax.pretrained.config_json import has_convolution
-from nystromformer_jax.support.predictions import padded_len
+from nystromformer_jax.support.predictions import BASE_LEN, padded_len
 from nystromformer_jax.typing import Array
 
 
@@ -52,6 +52,10 @@ class FineTuning:
             raise ValueError(
                 f"eval.tune_threshold: the task {self.task.title} has no decision threshold. Only tasks with"
                 " two classes or with multi_label have one: leave it at False."
+            )
+        if self.sections["train"].class_weights and self.task.kind != "classification":
+            raise ValueError(
+                f"train.class_weights: {self.task.title} has no classes of texts: leave it empty."
             )
 
     @property
@@ -79,17 +83,40 @@ class FineTuning:
         affect outputs.
         """
         config, max_len = self.model.config, self.data.max_len
+        base_len = self.data.base_len or BASE_LEN
         is_whole = self.mesh.shape["sequence"] == 1
         groups = self.data.group_by_length and is_whole and not depends_on_length(config)
 
         def batch(indices: npt.NDArray[np.integer], longest: int = max_len) -> Any:
-            rows = split.batch(indices, padded_len(longest, max_len))
+            rows = split.batch(indices, padded_len(longest, max_len, base_len))
             if config.num_types == 1:  # as in RoBERTa, both texts have type 0
                 rows = {**rows, "types": np.zeros_like(rows["types"])}
             return {**rows, "rows": np.asarray(indices, np.int32)}
 
         lengths = split.padded_lengths(max_len) if groups else None
         return training.Examples(len(split), batch, lengths)
+
+    def class_weights(self, train: Split) -> npt.NDArray[np.float32] | None:
+        """Returns the weight of each class in the training loss, [C]; None if all are 1.
+
+        "balanced" weights are N / (C n) for a class with n of the N training examples.
+
+        Raises:
+          ValueError: The config has another number of weights than there are classes.
+        """
+        given, count = self.sections["train"].class_weights, self.task.num_labels
+        if not given:
+            return None
+        if given == "balanced":
+            sizes = np.bincount(train.labels, minlength=count)
+            return (len(train) / (count * np.maximum(sizes, 1))).astype(np.float32)
+        weights = np.array([float(weight) for weight in given.split(",")], np.float32)
+        if len(weights) != count:
+            raise ValueError(
+                f"train.class_weights={given}: needs {count} numbers, one for each of the labels"
+                f" {', '.join(self.task.labels)}."
+            )
+        return weights
 
     def make_params(self) -> Callable[[], Any]:
         """Returns a function that initializes the parameters from the seed of the config."""
@@ -188,14 +215,14 @@ def open_tokenizer(run: FineTuning) -> Tokenizer:
 def load_data(run: FineTuning) -> TaskData:
     """Returns the prepared data of a run; validates its tokenizer, and its config for the labels."""
     data = load(run.data, open_tokenizer(run))
-    run.with_task(data.task)
+    run.with_task(data.task).class_weights(data.splits["train"])
     return data
 
 
 def is_partial(run: FineTuning, data: TaskData) -> bool:
     """Returns True if a run uses only a part of the task's examples or of the steps of `epochs`."""
     counts = {name: len(split) for name, split in data.splits.items()}
-    fewer_there = not all(data.task.has_all(name, counts[name]) for name in data.task.sizes)
+    fewer_there = not all(data.task.has_all(name, counts.get(name, 0)) for name in data.task.sizes)
     fewer_there |= data.is_sample
     train_count = counts.pop("train")
     config = run.fit_config(train_count)
@@ -221,10 +248,15 @@ def _model_config(
     return model_config(config, init, max_len=max_len, **fields)
 
 
-def make_spec(run: FineTuning, examples: int, valid: Split | None = None) -> training.TrainSpec:
+def make_spec(
+    run: FineTuning,
+    examples: int,
+    valid: Split | None = None,
+    class_weights: npt.NDArray[np.float32] | None = None,
+) -> training.TrainSpec:
     """Returns the `TrainSpec` of a run with `examples` training examples.
 
-    Training needs the validation split `valid`; a plan or an export does not.
+    Training needs the validation split `valid` and the weights of classes; a plan or an export does not.
     """
     tokens = jax.ShapeDtypeStruct((run.data.max_len,), jnp.int32)
 
@@ -239,7 +271,7 @@ def make_spec(run: FineTuning, examples: int, valid: Split | None = None) -> tra
         config=run.fit_config(examples),
         mesh=run.mesh,
         make_params=run.make_params(),
-        loss_fn=make_loss(run.model, run.head),
+        loss_fn=make_loss(run.model, run.head, class_weights),
         row={
             "inputs": tokens,
             "mask": jax.ShapeDtypeStruct(tokens.shape, bool),
@@ -247,14 +279,18 @@ def make_spec(run: FineTuning, examples: int, valid: Split | None = None) -> tra
             "labels": run.head.label(run.data.max_len, run.task.num_labels),
             "rows": jax.ShapeDtypeStruct((), jnp.int32),
         },
+        full_length=run.data.max_len if run.data.base_len else 0,
         eval_step=make_outputs_step(run.model, run.head, run.mesh),
         summarize=summarize,
         select=run.task.select_by,
     )
 
 
-def make_loss(model: Any, head: Head) -> Any:
-    """Returns the `LossFn`: the mean of the head's losses over all labels of a batch."""
+def make_loss(model: Any, head: Head, class_weights: npt.NDArray[np.float32] | None = None) -> Any:
+    """Returns the `LossFn`: the mean of the head's losses over all labels of a batch.
+
+    With `class_weights` [C] the mean of a classification's losses is weighted by the class of each label.
+    """
 
     def loss_fn(
         params: Any, batch: dict[str, Array], dropout_rng: Array | None
@@ -263,9 +299,10 @@ def make_loss(model: Any, head: Head) -> Any:
             _apply(model, params, batch, dropout_rng), batch["labels"], batch["mask"]
         )
         weights = batch["weights"]
-        loss, _ = training.weighted(losses.loss, weights)
+        own = 1.0 if class_weights is None else jnp.asarray(class_weights)[batch["labels"]]
+        loss, _ = training.weighted(losses.loss * own, weights)
         count, _ = training.weighted(losses.num_labels, weights)
-        sums = {"loss": (loss, count)}
+        sums = {"loss": (loss, training.weighted(losses.num_labels * own, weights)[0])}
         if losses.num_correct is not None:
             sums["accuracy"] = (training.weighted(losses.num_correct, weights)[0], count)
         return loss, sums

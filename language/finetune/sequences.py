@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,36 @@ class SequenceTask(Task):
             columns.append(["label", *self._names(split.labels[:count])])
         rows = zip(*columns, strict=True)
         self.write_text(file, "".join("\t".join(row) + "\n" for row in rows))
+
+    def write_scores(self, file: Path, split: Split, outputs: Outputs) -> None:
+        """Writes predictions with the probability of every label; the predictions of regression have none.
+
+        The file is a table, or has JSON lines if its name ends in .jsonl.
+        """
+        predicted = self.predict(split, outputs)
+        names = self._names(predicted.clip(*self.clip) if self.clip else predicted)
+        labels, chances = self.labels, np.zeros((len(names), 0))
+        if not self.is_regression:
+            is_multi_label = self.kind == "multi_label"
+            chances = probabilities(outputs["logits"], is_multi_label=is_multi_label)
+        rows = zip(split.ids.tolist(), names, chances.tolist(), strict=True)
+        if file.suffix != ".jsonl":
+            table = [["index", "prediction", *labels]]
+            table += [[id, name, *(f"{x:.6f}" for x in own)] for id, name, own in rows]
+            self.write_text(file, "".join("\t".join(row) + "\n" for row in table))
+            return
+        readers: dict[str, Callable[[str], Any]] = {"multi_label": json.loads, "regression": float}
+        reads = readers.get(self.kind, str)
+        lines = (
+            {
+                "index": id,
+                "prediction": reads(name),
+                **({"scores": dict(zip(labels, own, strict=True))} if own else {}),
+            }
+            for id, name, own in rows
+        )
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        self.write_text(file, text)
 
     def _names(self, values: Values) -> list[str]:
         """Returns label names, or scores with enough digits to restore float32 exactly."""

@@ -172,6 +172,9 @@ class DataConfig(abc.ABC):
       group_by_length: Batch examples of similar length together, and pad batches to few lengths. Ignored if
         the mesh splits the length, or if outputs depend on the padded length: if `landmark_layout` is not
         "real", `mask_conv` is False, or the attention is Reformer.
+      base_len: Shortest padded length of a batch; the others are it times a power of two, and `max_len`.
+        Short batches have fewer accumulation parts. The configs set 16. 0, as in runs without this key: 64,
+        with as many parts for short batches as for long ones.
       seed: Seed of the sample and of the validation split; training uses `train.seed`.
     """
 
@@ -179,12 +182,13 @@ class DataConfig(abc.ABC):
     examples: int = 0
     truncation: Truncation = "head"
     group_by_length: bool = True
+    base_len: int = 0
     seed: int = 0
 
     result_kind: ClassVar[str]  # "kind" of `result.json`
 
     def require_room(self, least: int, name: str) -> None:
-        """Raises ValueError if `max_len` is less than `least`, or `examples` is negative."""
+        """Raises ValueError if `max_len` is less than `least`, or another key is too small."""
         if self.max_len < least:
             raise ValueError(
                 f"data.max_len={self.max_len}: an example of {name} needs at least {least} tokens,"
@@ -194,6 +198,8 @@ class DataConfig(abc.ABC):
             raise ValueError(
                 f"data.examples: needs 0 for all, or a positive number, got {self.examples}."
             )
+        if self.base_len < 0:
+            raise ValueError(f"data.base_len: needs 0 or more, got {self.base_len}.")
 
     @abc.abstractmethod
     def source(self) -> Source:

@@ -12,6 +12,7 @@ import jax
 
 from dataprep import cache
 from language.checkpoint import read_params, record_weights, save_model
+from language.finetune.card import model_card
 from language.finetune.data import TaskData
 from language.finetune.run import (
     FineTuning,
@@ -66,7 +67,9 @@ def train(run: FineTuning, data: TaskData, workdir: training.Workdir) -> dict[st
     """
     run = run.with_task(data.task)
     config = run.model.config
-    spec = make_spec(run, len(data.splits["train"]), data.splits["valid"])
+    train_split = data.splits["train"]
+    weights = run.class_weights(train_split)
+    spec = make_spec(run, len(train_split), data.splits["valid"], weights)
     train_config = spec.config.train
     for name, split in data.splits.items():
         if name != "train" and split.is_labeled and workdir.result is None:
@@ -82,6 +85,9 @@ def train(run: FineTuning, data: TaskData, workdir: training.Workdir) -> dict[st
         predictions = workdir.path / "predictions" if training.is_primary() else None
         with training.writing_to(workdir.path):
             metrics = _evaluate(run, data, spec, params, predictions, save)
+            if training.is_primary():
+                card = model_card(run, data, metrics)
+                write_bytes(workdir.path / "model" / "README.md", card.encode())
         return {
             "kind": run.data.result_kind,
             "task": data.task.name,
@@ -90,7 +96,7 @@ def train(run: FineTuning, data: TaskData, workdir: training.Workdir) -> dict[st
             "init_sha256": init_sha256,
             "from_scratch": run.init.from_scratch,
             **metrics,
-            "train_examples": len(data.splits["train"]),
+            "train_examples": len(train_split),
             "batch_size": train_config.batch_size,
             "learning_rate": spec.config.optimizer.learning_rate,
             "partial": is_partial(run, data),
@@ -99,7 +105,7 @@ def train(run: FineTuning, data: TaskData, workdir: training.Workdir) -> dict[st
     return training.train_to_result(
         workdir,
         spec,
-        training=run.examples(data.splits["train"]),
+        training=run.examples(train_split),
         validation=run.examples(data.splits["valid"]),
         data_sha256=data.sha256,
         check_data=lambda: cache.require_unchanged(data.folder, data.sha256),
@@ -165,11 +171,11 @@ def open_run(folder: Path) -> tuple[FineTuning, Any]:
     return run, variables["params"]
 
 
-def predict(folder: Path, source: Path, output: Path) -> int:
+def predict(folder: Path, source: Path, output: Path, *, scores: bool = False) -> int:
     """Writes predictions of a finished run for the examples in `source` to `output`; returns their number.
 
     The formats are those of the training files and of the predictions of a run. Labels in the file are
-    ignored.
+    ignored. With `scores`, or if `output` ends in .jsonl, `SequenceTask.write_scores` writes them.
 
     Raises:
       FileNotFoundError: `source` does not exist.
@@ -185,6 +191,12 @@ def predict(folder: Path, source: Path, output: Path) -> int:
         raise ValueError(f"--output: {output} is also the input; pass another file.")
     if output.is_dir():
         raise ValueError(f"--output: {output} is a folder; pass the path of a file.")
+    scores = scores or output.suffix == ".jsonl"
+    if scores and not isinstance(run.task, SequenceTask):
+        raise ValueError(
+            f"--output: {run.task.title} has no scores of labels: leave --scores out, and write a"
+            f" {run.task.suffix} file."
+        )
     everything = dataclasses.replace(run.sections["eval"], max_examples=0)
     run = dataclasses.replace(run, sections={**run.sections, "eval": everything})
     config, tokenizer = run.data.of_input(), load_tokenizer(folder / "model")
@@ -196,7 +208,10 @@ def predict(folder: Path, source: Path, output: Path) -> int:
         outputs = training.evaluate_split(spec, params, run.examples(split), collate)
         predicted = run.task.predict(split, outputs)
         with training.writing_to(output.parent):
-            run.task.write(output, split, predicted)
+            if scores and isinstance(run.task, SequenceTask):
+                run.task.write_scores(output, split, outputs)
+            else:
+                run.task.write(output, split, predicted)
     return len(predicted)
 
 

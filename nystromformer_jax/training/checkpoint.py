@@ -38,6 +38,7 @@ class Record:
     best_metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     best_examples: int = 0  # number of examples of the best evaluation; 0: not recorded
     evaluated_step: int = 0
+    stale_evaluations: int = 0  # number of evaluations since the best one
     metrics_bytes: int = 0  # size of metrics.jsonl at this step; a resume truncates it
     train_seconds: float = 0.0  # time in `fit`, with evaluation and saving, summed over resumes
     timed_steps: int = 0  # excludes the first step after each start, which compiles

@@ -82,9 +82,10 @@ class EvalConfig:
     max_examples: int = 0  # examples per evaluated split; 0: all
     # Examples per evaluation batch; 0: four accumulation parts, at most a training batch.
     batch_size: int = 0
+    patience: int = 0  # evaluations in a row without a better one that end training; 0: never
 
     def __post_init__(self) -> None:
-        _at_least("eval", self, every_steps=1, max_examples=0, batch_size=0)
+        _at_least("eval", self, every_steps=1, max_examples=0, batch_size=0, patience=0)
 
     def num_evaluated(self, count: int) -> int:
         """Returns how many of `count` examples are evaluated."""

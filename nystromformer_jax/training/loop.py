@@ -32,6 +32,7 @@ class FitResult:
     best_step: int  # the step with the best validation metric
     best_metrics: dict[str, float]  # validation metrics at the best step
     best_examples: int  # number of validation examples of `best_metrics`
+    last_step: int  # less than the total number of steps if `eval.patience` ended the training
     train_seconds: float  # with evaluation and saving, summed over resumes
     speed: dict[str, float]  # see `speed_of`; empty after a single step
 
@@ -166,10 +167,10 @@ def fit(
                 else:
                     line = {f"valid/{name}": value for name, value in values.items()}
                     log.metrics(step, line)
-                    progress.show(line)
                     record.evaluated_step = step
                     examples = config.eval.num_evaluated(validation.count)
                     _update_best(record, step, values, examples, spec.select)
+                    progress.show(line, best_step=record.best_step)
 
             # ---- 5. Save the state if it is finite ----------------------------------------------
             wanted = is_due(config.checkpoint.every_steps) or is_due(config.eval.every_steps)
@@ -181,7 +182,14 @@ def fit(
                     checkpointer.save(step, state, metric_sums, record)
                 saved_step = step
             # If a signal arrived after the condition above, one more step runs before the save.
-            if step == total_steps or (stop.received is not None and saved_step == step):
+            has_ended = step == total_steps
+            if 0 < config.eval.patience <= record.stale_evaluations and not has_ended:
+                progress.say(
+                    f"Training ends early (eval.patience): {record.stale_evaluations} evaluations in a row"
+                    f" were not better than that of step {record.best_step}."
+                )
+                has_ended = True
+            if has_ended or (stop.received is not None and saved_step == step):
                 break
 
             # ---- 6. Run one training step -------------------------------------------------------
@@ -219,6 +227,7 @@ def fit(
         best_step=record.best_step,
         best_metrics=record.best_metrics,
         best_examples=record.best_examples or config.eval.num_evaluated(validation.count),
+        last_step=step,
         train_seconds=record.train_seconds,
         speed=speed_of(*timed, batch_size) if record.timed_steps else {},
     )
@@ -254,11 +263,13 @@ def train_to_result(
     )
     params = load_params(workdir.checkpoints, fit_result.best_step, spec.make_params, spec.mesh)
     workdir.require_unchanged(check_data)  # before the test set is read
+    total_steps = spec.config.train.total_steps
     result = {
         **report(fit_result, params),
         "seed": spec.config.train.seed,
         "best_step": fit_result.best_step,
-        "total_steps": spec.config.train.total_steps,
+        "total_steps": total_steps,
+        **({"last_step": fit_result.last_step} if fit_result.last_step < total_steps else {}),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         **fit_result.cost,
         **workdir.environment,
@@ -320,7 +331,9 @@ def _update_best(
     Metrics of another number of `examples` do not count: `eval.max_examples` may change on a resume.
     """
     is_comparable = record.best_examples in (0, examples)
+    record.stale_evaluations += 1
     if _is_better(values, record.best_metrics if is_comparable else {}, select):
+        record.stale_evaluations = 0
         record.best_step, record.best_metrics, record.best_examples = step, values, examples
 
 

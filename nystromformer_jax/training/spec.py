@@ -36,6 +36,8 @@ class TrainSpec:
       make_params: Returns the initial parameters. It must be pure, because it is compiled.
       loss_fn: `(params, batch, dropout_rng) -> (loss_sum, sums)`, see `LossFn`.
       row: Shapes and dtypes of one example, without the batch axis.
+      full_length: Length of "inputs" for which `train.accumulation` is the number of parts, see
+        `make_train_step`; 0: for all batches.
       eval_step: Compiled `(params, batch) -> output` for `summarize`; None: the sums of `loss_fn`.
       summarize: Returns the validation metrics, given the list of the outputs of all batches.
       select: Validation metric that selects the best step: the minimum if the name ends in "loss", else
@@ -47,6 +49,7 @@ class TrainSpec:
     make_params: Callable[[], Any]
     loss_fn: LossFn
     row: Mapping[str, jax.ShapeDtypeStruct]
+    full_length: int = 0
     eval_step: EvalStep | None = None
     summarize: Callable[[list[Any]], dict[str, float]] = total_means
     select: str = "accuracy"
@@ -69,6 +72,7 @@ class TrainSpec:
             self.mesh,
             seed=self.config.train.seed,
             accumulation=self.config.train.accumulation,
+            full_length=self.full_length,
             shard_params=self.config.mesh.shard_params,
         )
 

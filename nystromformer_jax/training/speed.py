@@ -90,9 +90,15 @@ class Progress:
         if self._bar is not None:
             self._bar.update()
 
-    def show(self, values: Mapping[str, float], speed: Mapping[str, float] | None = None) -> None:
-        """Shows metrics, and with `speed` also throughput and remaining time."""
+    def show(
+        self,
+        values: Mapping[str, float],
+        speed: Mapping[str, float] | None = None,
+        best_step: int | None = None,
+    ) -> None:
+        """Shows metrics, the best step so far if given, and with `speed` throughput and remaining time."""
         parts = [f"{name} {value:.4g}" for name, value in values.items()]
+        parts += [] if best_step is None else [f"best step {best_step}"]
         if speed:
             parts.append(f"{speed['examples_per_second']:.4g} examples/s")
         if speed and self._bar is not None:

@@ -81,6 +81,7 @@ def make_train_step(
     *,
     seed: int,
     accumulation: int = 1,
+    full_length: int = 0,
     shard_params: bool = False,
 ) -> Callable[[TrainState, Sums, dict[str, Any]], tuple[TrainState, Sums, Array]]:
     """Returns a jitted step `(state, metric_sums, batch) -> (state, metric_sums, mean loss)`.
@@ -88,7 +89,8 @@ def make_train_step(
     `state` and `metric_sums` are donated. The metrics of the batch are added to `metric_sums`, with
     `grad_norm`, the global gradient norm before clipping. The summed loss is divided by the denominator of
     the full batch, so gradient accumulation gives the same update as one undivided batch. `num_parts` chooses
-    the number of parts.
+    the number of parts. With a `full_length`, that is the number for batches whose "inputs" are so long, and
+    shorter ones have fewer, larger parts, which need no more memory: every part costs a sum of gradients.
 
     With `shard_params` the state is sharded by `state_sharding`: parameters are gathered for the loss, and
     the gradient and the update are sharded.
@@ -104,6 +106,9 @@ def make_train_step(
         params = constrain(state.params, shard=False)
         batch_size = len(next(iter(batch.values())))
         parts = num_parts(accumulation, batch_size, mesh.shape["data"])
+        if full_length:
+            least = parts * batch["inputs"].shape[1] / full_length
+            parts = next(p for p in range(1, parts + 1) if parts % p == 0 and p >= least)
         if parts == 1:
             gradient_sum, sums = _gradient(loss_fn, params, batch, dropout_rng)
         else:

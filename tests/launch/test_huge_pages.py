@@ -34,7 +34,8 @@ def test_restarts_once_with_the_same_process_and_arguments_and_keeps_other_tunab
     others = "glibc.malloc.check=0"
     first, second, end = run_program(tmp_path, "always [madvise] never\n", others)
     assert first == second
-    assert end == f"glibc.malloc.hugetlb=1:{others} True ['an argument', '--flag=1'] 1"
+    tunables = ":".join(["glibc.malloc.hugetlb=1", huge_pages.ARENAS, others])
+    assert end == f"{tunables} True ['an argument', '--flag=1'] 1"
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_examples_of_similar_length_are_padded_together(tmp_path, checkpoint):
     assert grouped.lengths.tolist() == (split.lengths[:, 0] + 2).tolist()
     rows = np.arange(len(split))
     short = grouped.fetch(rows)
-    assert short["inputs"].shape == (len(split), 64)
+    assert short["inputs"].shape == (len(split), 16)
     off = dataclasses.replace(run, data=dataclasses.replace(run.data, group_by_length=False))
     full = off.examples(split).fetch(rows)
     assert full["inputs"].shape == (len(split), 150)

@@ -1,0 +1,46 @@
+"""The swap of attention in a model: cosines by hand."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import swap
+from nystromformer_jax.models import NystromformerForMaskedLM
+from nystromformer_jax.pretrained import save_pretrained
+from tests.pretrained import tiny
+
+pytest.importorskip("safetensors", reason="needs the extra `language`")
+pytest.importorskip("tokenizers", reason="needs the extra `language`")
+from tests.pretrained.test_language_model import SMALL, WORDS, write_tokenizer
+
+
+def test_cosines_and_neighbors_by_hand():
+    expected = swap.unit(np.array([[1, 0], [1, 0.1], [0, 1]], np.float32))
+    found = swap.unit(np.array([[1, 0], [0.1, 1], [0, 1]], np.float32))
+    row = swap.compare(found, expected)
+    cosine = (0.1 + 0.1) / 1.01
+    assert row["lowest"] == pytest.approx(cosine)
+    assert row["cosine"] == pytest.approx((2 + cosine) / 3)
+    assert row["same_nearest"] == pytest.approx(2 / 3)  # the second is now nearest to the third
+
+
+def test_few_tokens_are_exact(tmp_path, monkeypatch):
+    model = NystromformerForMaskedLM(dataclasses.replace(tiny.CONFIG, **SMALL))
+    folder = tmp_path / "model"
+    save_pretrained(folder, model, tiny.random_variables(model))
+    write_tokenizer(folder)
+    texts = [" ".join(WORDS[5 + (i * k) % 6] for k in range(8)) for i in range(1, 5)]
+    (tmp_path / "texts").write_text("\n".join(texts))
+    arguments = ["--model", str(folder), "--texts", str(tmp_path / "texts"), "--tokens", "4", "8"]
+    arguments += ["--landmarks", "4", "--count", "3", "--out", str(tmp_path / "swap")]
+    monkeypatch.setattr(swap, "PINVS", ("ridge",))
+    assert swap.main(arguments) == 0
+    rows = json.loads((tmp_path / "swap.json").read_text())["rows"]
+    assert len(rows) == 2 + 2 * 2
+    cosines = {(row["selection"], row["tokens"]): row["cosine"] for row in rows}
+    assert cosines["segments", 4] == cosines["kmeans", 4] == pytest.approx(1, abs=1e-5)
+    assert cosines["segments", 8] < 1 - 1e-6
+    assert "| 4 tokens |" in (tmp_path / "swap.md").read_text()
+    assert swap.main([*arguments, "--count", "9"]) == 2
