@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks import ablation, approximation, comparison, efficiency, plans, steps
+from benchmarks import ablation, approximation, comparison, efficiency, plans, steps, swap
 from cli.commands import run_to_end
 from language.report import tables as language
 from lra.report import groups
@@ -133,6 +133,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
         )
     ),
     "steps": lambda: steps.markdown(_json("steps/parts-huge-pages")),
+    "swap": lambda: swap.markdown(_json("benchmarks/swap")),
 }
 
 

@@ -3,9 +3,10 @@
     python -m benchmarks.swap --model MODEL --texts TEXTS --out results/benchmarks/swap
 
 MODEL is a folder that `nystromformer_jax.pretrained.load` reads, and TEXTS a file with a text per line. For
-each length, the first texts with so many tokens are truncated to it. A cell has the mean and the lowest
-cosine of a text's embedding to the exact one, and the share of texts whose nearest other text stays the same.
-The row "other texts" is the mean cosine of exact embeddings of different texts. The same command resumes.
+each length, the first texts with so many tokens are truncated to it. A row has the mean and the lowest cosine
+of a text's embedding to the exact one, and the share of texts whose nearest other text stays the same. The
+table leaves the lowest out. The row "other texts" is the mean cosine of exact embeddings of different texts.
+The same command resumes.
 """
 
 import functools
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def make_table() -> None:
         use_cpu()
         texts = given.texts.read_text(encoding="utf-8")
-        options = {"max_len": max(given.tokens), "conv_kernel_size": 0}
+        options: Row = {"max_len": max(given.tokens), "conv_kernel_size": 0}
         exact = load(given.model, attention="softmax", **options)
         rows = tokens_of(exact, texts.splitlines(), given.tokens, given.count)
         settings = {
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         @functools.lru_cache(maxsize=1)
         def model_of(landmarks: int, selection: str, pinv: str) -> LanguageModel:
-            names = {"num_landmarks": landmarks, "landmark_selection": selection, "pinv": pinv}
+            names: Row = {"num_landmarks": landmarks, "landmark_selection": selection, "pinv": pinv}
             return load(given.model, attention="nystrom", **options, **names)
 
         @functools.cache
@@ -126,7 +127,7 @@ def markdown(results: Mapping[str, Any]) -> str:
         cell = shown.setdefault(tuple(kind.values()), kind)
         text = f"{row['cosine']:.3f}"
         if "lowest" in row:
-            text += f" (≥ {row['lowest']:.3f}), {100 * row['same_nearest']:.0f} %"
+            text += f" · {100 * row['same_nearest']:.0f} %"
         cell[f"{row['tokens']} tokens"] = text
     return markdown_table(pd.DataFrame(shown.values()))
 
