@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def make_table() -> None:
         use_cpu()
         texts = given.texts.read_text(encoding="utf-8")
-        options: Row = {"max_len": max(given.tokens), "conv_kernel_size": 0}
+        options: dict[str, Any] = {"max_len": max(given.tokens), "conv_kernel_size": 0}
         exact = load(given.model, attention="softmax", **options)
         rows = tokens_of(exact, texts.splitlines(), given.tokens, given.count)
         settings = {
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         @functools.lru_cache(maxsize=1)
         def model_of(landmarks: int, selection: str, pinv: str) -> LanguageModel:
-            names: Row = {"num_landmarks": landmarks, "landmark_selection": selection, "pinv": pinv}
+            names: dict[str, Any] = {"num_landmarks": landmarks, "landmark_selection": selection, "pinv": pinv}
             return load(given.model, attention="nystrom", **options, **names)
 
         @functools.cache

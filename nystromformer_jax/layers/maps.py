@@ -195,8 +195,10 @@ def _is_core(module: nn.Module) -> bool:
 
 def _parents(module: nn.Module) -> Iterator[nn.Module]:
     """Yields the modules that contain `module`, innermost first."""
-    while isinstance(module := module.parent, nn.Module):  # a Scope or None above the outermost
-        yield module
+    parent: Any = module.parent
+    while isinstance(parent, nn.Module):  # a Scope or None is above the outermost module
+        yield parent
+        parent = parent.parent
 
 
 def _core_inputs(
