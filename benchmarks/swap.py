@@ -59,7 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         @functools.lru_cache(maxsize=1)
         def model_of(landmarks: int, selection: str, pinv: str) -> LanguageModel:
-            names: dict[str, Any] = {"num_landmarks": landmarks, "landmark_selection": selection, "pinv": pinv}
+            names: dict[str, Any] = {
+                "num_landmarks": landmarks,
+                "landmark_selection": selection,
+                "pinv": pinv,
+            }
             return load(given.model, attention="nystrom", **options, **names)
 
         @functools.cache

@@ -13,7 +13,7 @@ from tests.pretrained import tiny
 
 pytest.importorskip("safetensors", reason="needs the extra `language`")
 pytest.importorskip("tokenizers", reason="needs the extra `language`")
-from tests.pretrained.test_language_model import SMALL, WORDS, write_tokenizer
+from tests.pretrained.test_language_model import SMALL, WORDS
 
 
 def test_cosines_and_neighbors_by_hand():
@@ -30,7 +30,7 @@ def test_few_tokens_are_exact(tmp_path, monkeypatch):
     model = NystromformerForMaskedLM(dataclasses.replace(tiny.CONFIG, **SMALL))
     folder = tmp_path / "model"
     save_pretrained(folder, model, tiny.random_variables(model))
-    write_tokenizer(folder)
+    tiny.write_tokenizer(folder, WORDS)
     texts = [" ".join(WORDS[5 + (i * k) % 6] for k in range(8)) for i in range(1, 5)]
     (tmp_path / "texts").write_text("\n".join(texts))
     arguments = ["--model", str(folder), "--texts", str(tmp_path / "texts"), "--tokens", "4", "8"]

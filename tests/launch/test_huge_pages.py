@@ -4,6 +4,7 @@ import platform
 
 import pytest
 
+from launch import huge_pages
 from tests.programs import finish, start
 
 PROGRAM = """

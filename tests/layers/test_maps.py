@@ -211,7 +211,8 @@ def test_a_core_around_a_core_has_one_map_and_mutable_collections_are_allowed(rn
     inner, x = make_core("softmax"), normal(next(rngs), (B, L, E))
     layer = SelfAttention(H, lambda **_: Wrapper(inner(parent=None), name="core"))
     variables = random_variables(next(rngs), layer, x)
-    (found,) = of_linen(layer, variables, x, MASK, mutable=["intermediates"])
+    options = {"mutable": ["intermediates"], "deterministic": True}
+    (found,) = attention_maps(layer, variables, x, MASK, **options)
     (expected,) = of_linen(SelfAttention(H, inner), variables, x, MASK)
     assert_close(found.rows(), expected.rows(), SAME_ARITHMETIC)
 

@@ -7,8 +7,8 @@ from nystromformer_jax.pretrained import load
 from tests.helpers import SAME_ARITHMETIC, assert_close
 
 pytest.importorskip("tokenizers", reason="needs the extra `language`")
-from tests.pretrained.test_language_model import write_tokenizer
 from tests.pretrained.test_sentence import write_settings
+from tests.pretrained.tiny import write_tokenizer
 
 tiny = pytest.importorskip(
     "tests.peers.tiny", reason="needs the extra `peers`", exc_type=ImportError

@@ -13,9 +13,9 @@ from tests.pretrained import tiny
 from tests.pretrained.test_language_model import (
     SMALL,
     TEXTS,
+    WORDS,
     last_hidden_states,
     padded,
-    write_tokenizer,
 )
 
 NAMES = ["Transformer", "Pooling", "Normalize"]
@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("model")
     model = NystromformerForMaskedLM(dataclasses.replace(tiny.CONFIG, **SMALL))
     save_pretrained(path, model, tiny.random_variables(model))
-    write_tokenizer(path)
+    tiny.write_tokenizer(path, WORDS)
     return path
 
 
