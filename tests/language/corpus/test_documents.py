@@ -154,7 +154,7 @@ def test_reads_a_tensorflow_dataset(tmp_path, monkeypatch):
 
 NO_UTF8 = "Näive.\n\nOne line.\nNa".encode() + b"\xefve.\n\nMore."
 NO_DOCUMENTS = ["{", "[]", "5", '"a"', '{"txt": "a"}', '{"text": 5}', '{"text": "\\ud800"}']
-ARCHIVE = gzip.compress("\n".join(json.dumps({"text": doc}) for doc in DOCS).encode())
+ARCHIVE = gzip.compress("\n".join(json.dumps({"text": doc}) for doc in DOCS).encode(), mtime=0)
 
 
 @pytest.mark.parametrize("piece_bytes", [7, 10**9])
@@ -162,7 +162,7 @@ ARCHIVE = gzip.compress("\n".join(json.dumps({"text": doc}) for doc in DOCS).enc
     ("name", "content", "words"),
     [
         ("x.txt", NO_UTF8, "byte 22 is 0xef"),
-        ("x.txt.gz", gzip.compress(NO_UTF8), "byte 22 is 0xef"),
+        ("x.txt.gz", gzip.compress(NO_UTF8, mtime=0), "byte 22 is 0xef"),
         *(
             ("x.jsonl", f'{{"text": "ä"}}\n{line}\n'.encode(), "at byte 16")
             for line in (*NO_DOCUMENTS, "[" * 99_999)
