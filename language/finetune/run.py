@@ -283,6 +283,7 @@ def make_spec(
         eval_step=make_outputs_step(run.model, run.head, run.mesh),
         summarize=summarize,
         select=run.task.select_by,
+        tie_break="loss",
     )
 
 

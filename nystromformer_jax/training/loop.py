@@ -169,7 +169,7 @@ def fit(
                     log.metrics(step, line)
                     record.evaluated_step = step
                     examples = config.eval.num_evaluated(validation.count)
-                    _update_best(record, step, values, examples, spec.select)
+                    _update_best(record, step, values, examples, spec)
                     progress.show(line, best_step=record.best_step)
 
             # ---- 5. Save the state if it is finite ----------------------------------------------
@@ -324,7 +324,7 @@ def _evaluate(
 
 
 def _update_best(
-    record: Record, step: int, values: dict[str, float], examples: int, select: str
+    record: Record, step: int, values: dict[str, float], examples: int, spec: TrainSpec
 ) -> None:
     """Records `values` if they are the best so far.
 
@@ -332,27 +332,28 @@ def _update_best(
     """
     is_comparable = record.best_examples in (0, examples)
     record.stale_evaluations += 1
-    if _is_better(values, record.best_metrics if is_comparable else {}, select):
+    if _is_better(values, record.best_metrics if is_comparable else {}, spec):
         record.stale_evaluations = 0
         record.best_step, record.best_metrics, record.best_examples = step, values, examples
 
 
-def _is_better(values: Mapping[str, float], best: Mapping[str, float], select: str) -> bool:
+def _is_better(values: Mapping[str, float], best: Mapping[str, float], spec: TrainSpec) -> bool:
     """Returns True if `values` are strictly better than `best`, or `best` is empty.
 
-    A tie keeps the earlier step. NaN is worse than any number.
+    NaN is worse than any number.
     """
-    if select not in values:
+    if spec.select not in values:
         known = ", ".join(sorted(values))
-        raise ValueError(f"select={select!r} is not a validation metric: {known}.")
-    if not best:
-        return True
-    sign = -1 if select.endswith("loss") else 1
-    new, old = (
-        -math.inf if math.isnan(scores[select]) else sign * scores[select]
-        for scores in (values, best)
-    )
-    return new > old
+        raise ValueError(f"select={spec.select!r} is not a validation metric: {known}.")
+
+    def rank(scores: Mapping[str, float]) -> list[float]:
+        sign = -1 if spec.select.endswith("loss") else 1
+        ranks = [sign * scores[spec.select]]
+        if spec.tie_break:
+            ranks.append(-scores.get(spec.tie_break, math.nan))
+        return [-math.inf if math.isnan(x) else x for x in ranks]
+
+    return not best or rank(values) > rank(best)
 
 
 def _divergence(names: Sequence[str], before: int, step: int, saved_steps: Sequence[int]) -> str:

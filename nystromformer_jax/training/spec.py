@@ -41,7 +41,8 @@ class TrainSpec:
       eval_step: Compiled `(params, batch) -> output` for `summarize`; None: the sums of `loss_fn`.
       summarize: Returns the validation metrics, given the list of the outputs of all batches.
       select: Validation metric that selects the best step: the minimum if the name ends in "loss", else
-        the maximum. A tie selects the earlier step.
+        the maximum.
+      tie_break: Validation metric whose minimum decides a tie, such as "loss"; empty: the earlier step wins.
     """
 
     config: FitConfig
@@ -53,6 +54,7 @@ class TrainSpec:
     eval_step: EvalStep | None = None
     summarize: Callable[[list[Any]], dict[str, float]] = total_means
     select: str = "accuracy"
+    tie_break: str = ""
 
     @property
     def optimizer(self) -> optax.GradientTransformation:

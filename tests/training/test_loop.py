@@ -98,6 +98,18 @@ def test_best_step_is_kept_and_the_earliest_wins_ties(tmp_path, scores, select, 
     assert kept == {best_of_the_one_before, 25, best, 30}
 
 
+def test_a_tie_is_decided_by_the_metric_named_for_it(tmp_path):
+    scores = iter([(0.7, 0.5), (0.7, 0.3), (0.7, np.nan)])
+
+    def both(params, batch):
+        return {
+            name: (np.float32(x), np.float32(1))
+            for name, x in zip(("accuracy", "loss"), next(scores), strict=True)
+        }
+
+    assert tiny.train(tmp_path, eval_step=both, tie_break="loss", **SCRIPTED).best_step == 20
+
+
 @pytest.mark.parametrize(("max_examples", "best"), [(0, (10, 0.9)), (3, (20, 0.3))])
 def test_a_resumed_run_keeps_its_best_step_unless_it_had_fewer_examples(
     tmp_path, max_examples, best
