@@ -147,3 +147,10 @@ def test_a_character_shows_the_mean_brightness_of_two_rows():
     assert image_to_text(pixels.ravel(), (4, 4)) == " @=-\n"
     assert image_to_text(np.full(2, 255), (2, 4)) == "=="
     assert image_to_text(np.full(128 * 128, 255), (128, 128)) == "\n".join(["@" * 64] * 32)
+
+
+def test_ids_start_at_the_offset_and_padding_stays_zero():
+    sequences = Sequences.from_bytes([b"\x03\x00\xff", b""], first_id=1)
+    assert [sequences[i].tolist() for i in range(2)] == [[4, 1, 256], []]
+    inputs, _ = sequences.rows(np.array([0, 1]), FIVE)
+    assert inputs.tolist() == [[4, 1, 256, 0, 0], [0] * 5]
