@@ -196,7 +196,9 @@ def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
         **{key: str(config[key]) for key in RECORDED if key in config},
         "recipe": RENAMED.get(recipe, recipe),
         "state": state,
-        "done_steps": int(result.get("step") or result.get("total_steps") or last),
+        "done_steps": int(
+            result.get("step") or result.get("last_step") or result.get("total_steps") or last
+        ),
         "metrics": metrics,
         "speed": speed,
         "setting": tuple(sorted((key, value) for key, value in settings.items() if value)),
