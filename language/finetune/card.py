@@ -26,7 +26,8 @@ def model_card(run: FineTuning, data: TaskData, metrics: Mapping[str, Any]) -> s
       metrics: Metrics and standard errors by split, as in `result.json`.
     """
     task, config = data.task, run.model.config
-    license_name = license_of(run.init.folder)
+    # New weights are not a work of the authors of the folder, which has only their sizes.
+    license_name = "" if run.init.from_scratch else license_of(run.init.folder)
     head = [f"license: {license_name}"] if license_name else []
     head += [f"pipeline_tag: {PIPELINES[task.kind]}", "tags:", "- nystromformer-jax"]
     start = "sizes of" if run.init.from_scratch else "weights of"
@@ -39,7 +40,7 @@ def model_card(run: FineTuning, data: TaskData, metrics: Mapping[str, Any]) -> s
         f"* Start: {start} {run.init.folder.name}"
         + (f", whose license is {license_name}" if license_name else ""),
         f"* Data: {len(data.splits['train']):,} training examples, SHA-256 of all splits {data.sha256}",
-        f"* Training: {train.total_steps:,} steps of {train.batch_size} examples, peak learning rate"
+        f"* Training: at most {train.total_steps:,} steps of {train.batch_size} examples, peak learning rate"
         f" {run.sections['optimizer'].learning_rate:g}, seed {train.seed}",
         "",
         "| split | examples | metric | value | standard error |",

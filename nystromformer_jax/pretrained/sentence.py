@@ -47,7 +47,7 @@ class SentenceSettings:
         """Returns texts for the tokenizer, with the prompt of this name or the default one.
 
         Raises:
-          ValueError: There is no prompt of this name.
+          ValueError: The folder has no prompt with this name.
         """
         name = self.default_prompt if prompt is None else prompt
         if name is not None and name not in self.prompts:
@@ -87,10 +87,11 @@ def read_settings(folder: Path) -> tuple[Path, SentenceSettings]:
     prompts = whole.get("prompts") or {}
     max_len, default = tokens.get("max_seq_length"), whole.get("default_prompt_name")
     is_valid = isinstance(prompts, dict) and all(isinstance(x, str) for x in prompts.values())
+    is_valid &= default is None or isinstance(default, str)
     if not is_valid or not (max_len is None or (isinstance(max_len, int) and max_len > 0)):
         raise ValueError(
-            f"{folder} needs a positive max_seq_length and prompts that map names to texts, got"
-            f" {max_len!r} and {prompts!r:.80}."
+            f"{folder} needs a positive max_seq_length, prompts that map names to texts, and the name of the"
+            f" default prompt, got {max_len!r}, {prompts!r:.80} and {default!r:.80}."
         )
     kind, includes_prompt = _read_pooling(pooling / "config.json")
     if any(prompts.values()) and not includes_prompt:
@@ -142,5 +143,5 @@ def _read_pooling(file: Path) -> tuple[Pooling, bool]:
 
 
 def _read_object(file: Path) -> dict[str, Any]:
-    """Returns the content of a JSON file; empty if there is no such file."""
+    """Returns the content of a JSON file; empty if the file does not exist."""
     return read_json(file) if file.is_file() else {}
