@@ -85,9 +85,10 @@ def train(run: FineTuning, data: TaskData, workdir: training.Workdir) -> dict[st
         predictions = workdir.path / "predictions" if training.is_primary() else None
         with training.writing_to(workdir.path):
             metrics = _evaluate(run, data, spec, params, predictions, save)
-            if training.is_primary():
-                card = model_card(run, data, metrics)
-                write_bytes(workdir.path / "model" / "README.md", card.encode())
+            with training.sync_errors():
+                if training.is_primary():
+                    card = model_card(run, data, metrics)
+                    write_bytes(workdir.path / "model" / "README.md", card.encode())
         return {
             "kind": run.data.result_kind,
             "task": data.task.name,
