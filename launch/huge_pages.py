@@ -1,4 +1,4 @@
-"""Settings of malloc: huge pages, which make training steps on a CPU faster, and few arenas, which need less.
+"""Settings of malloc: huge pages for faster training steps on a CPU, and few arenas for less memory.
 
 XLA's CPU backend allocates temporary memory in each step. By default, Linux maps it in pages of 4 KiB, with
 a page fault and zeroing for each. Huge pages have a fraction of the page faults. glibc reads tunables when a
