@@ -124,7 +124,7 @@ class LanguageModel:
                 f" got {layer}."
             )
         function = functools.partial(
-            _embed, pooling=pooling, layer=layer, normalize=settings.normalize
+            pooled_states, pooling=pooling, layer=layer, normalize=settings.normalize
         )
         if texts is not None and not isinstance(texts, str):
             texts = settings.prepare(texts, prompt)
@@ -445,7 +445,7 @@ def _pad(rows: list[Row], batch_size: int, length: int) -> Batch:
 
 
 @functools.partial(jax.jit, static_argnames=("model", "pooling", "layer", "normalize"))
-def _embed(
+def pooled_states(
     model: Any,
     variables: Any,
     inputs: Array,
