@@ -62,7 +62,7 @@ def group(runs: pd.DataFrame) -> pd.DataFrame:
     Columns: task, recipe, label (as recorded), name (unique in the task), attention, setting, state, members
     (rows of the scored runs or, if there are none, of all), seeds, runs and diverged (numbers of runs),
     accuracies (test, % by seed), and over the scored runs n, mean, deviation, half_width, binomial_error;
-    valid, valid_deviation; done_steps, budget_steps; step_seconds, step_low, step_high,
+    valid, valid_deviation (of the members); done_steps, budget_steps; step_seconds, step_low, step_high,
     examples_per_second, is_steady; peak_bytes, parameters, device.
 
     Scored are the complete runs or, if there are none, the partial runs. More seeds do not lower the
@@ -171,17 +171,17 @@ def _row(own: pd.DataFrame) -> dict[str, Any]:
     state = min(own["state"], key=STATES.index)
     finished = own[own["state"].isin(["complete", "partial"])]
     scored = finished[finished["state"] == state]
-    members = (scored if len(scored) else own).to_dict("records")
+    shown = scored if len(scored) else own
     accuracies = dict(zip(scored["seed"], 100 * scored["test_accuracy"], strict=True))
     summary = summarize(list(accuracies.values()))
-    valid = summarize(list(100 * own["valid_accuracy"].dropna()))
+    valid = summarize(list(100 * shown["valid_accuracy"].dropna()))
     times = finished["step_seconds"]
     steadiest = (finished["step_high"] / finished["step_low"]).min()
     return {
         **{key: first[key] for key in ("task", "recipe", "label", "attention", "setting")},
         "state": state,
-        "members": members,
-        "seeds": [run["seed"] for run in members],
+        "members": shown.to_dict("records"),
+        "seeds": list(shown["seed"]),
         "runs": len(own),
         "diverged": int((own["state"] == "diverged").sum()),
         "accuracies": accuracies,

@@ -237,7 +237,7 @@ class LanguageModel:
         # Padded to a power of two, so that few programs are compiled.
         positions = np.zeros((1, 2 ** (found.size - 1).bit_length()), np.int32)
         positions[0, : found.size] = found
-        batch = _pad([row], 1, self._padded_len(row))
+        batch = _pad([row], 1, self._padded_len(row), self._pad_id)
         top_k = min(top_k, self.model.config.vocab_size)
         top, ids = _fill(self.model, self.variables, *batch, positions, top_k=top_k)
         # A vocabulary may have fewer tokens than the model has rows.
@@ -321,6 +321,12 @@ class LanguageModel:
         return max_len - max_len % self._multiple
 
     @property
+    def _pad_id(self) -> int:
+        """The token id of padding, which models with the quirks of other codes read."""
+        pad_id = getattr(self.tokenizer, "pad_token_id", None)
+        return pad_id if pad_id is not None and pad_id < self.model.config.vocab_size else 0
+
+    @property
     def _multiple(self) -> int:
         """M, which divides padded lengths, for landmark layouts other than "real"; otherwise 1."""
         config = self.model.config
@@ -366,7 +372,7 @@ class LanguageModel:
         for length, group in groups.items():
             for start in range(0, len(group), self.batch_size):
                 chunk = group[start : start + self.batch_size]
-                batch = _pad([rows[i] for i in chunk], self.batch_size, length)
+                batch = _pad([rows[i] for i in chunk], self.batch_size, length, self._pad_id)
                 outputs = (function or _apply)(self.model, self.variables, *batch)
                 outputs = jax.tree.map(np.asarray, outputs)
                 for place, i in enumerate(chunk):
@@ -435,9 +441,10 @@ def _read_tokens(
     return rows
 
 
-def _pad(rows: list[Row], batch_size: int, length: int) -> Batch:
+def _pad(rows: list[Row], batch_size: int, length: int, pad_id: int) -> Batch:
     """Returns inputs, mask and types [batch_size, length] of rows, padded at the end."""
-    inputs, types = np.zeros((2, batch_size, length), np.int32)
+    inputs = np.full((batch_size, length), pad_id, np.int32)
+    types = np.zeros((batch_size, length), np.int32)
     mask = np.zeros((batch_size, length), np.bool_)
     for i, (ids, kinds) in enumerate(rows):
         inputs[i, : len(ids)], types[i, : len(ids)], mask[i, : len(ids)] = ids, kinds, True

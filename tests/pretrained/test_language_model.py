@@ -114,18 +114,19 @@ def test_embeddings_of_an_earlier_layer(make):
 @pytest.mark.parametrize(
     ("num_tokens", "base_len", "padded_len"), [(11, 8, 12), (12, 6, 12), (4, 6, 8), (32, 8, 12)]
 )
-def test_layouts_other_than_real_are_padded_to_a_multiple_of_m(
+def test_layouts_other_than_real_are_padded_with_the_tokenizers_token_to_a_multiple_of_m(
     make, tmp_path, num_tokens, base_len, padded_len
 ):
     make(attention="nystrom", num_landmarks=4)  # 13 positions
     language_model = load(tmp_path, batch_size=1, base_len=base_len, quirks="hf")
+    language_model.tokenizer.pad_token = "mat"  # landmarks and convolution read it
     kept = min(num_tokens, 12)
-    inputs = np.zeros((1, padded_len), int)
+    inputs, mask = np.full((1, padded_len), WORDS.index("mat")), np.arange(padded_len)[None] < kept
     inputs[0, :kept] = [2, *[WORDS.index("cat")] * (kept - 2), 3]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TruncationWarning)
         found = language_model.embed(["cat " * (num_tokens - 2)])
-    hidden = last_hidden_states(language_model, (inputs, inputs > 0, np.zeros_like(inputs)))
+    hidden = last_hidden_states(language_model, (inputs, mask, np.zeros_like(inputs)))
     assert_close(found[0], np.asarray(hidden)[0, :kept].mean(axis=0), REFERENCE)
 
 
