@@ -106,7 +106,7 @@ class LanguageModel:
           texts: The texts; None if `tokens` are passed.
           pooling: "mean" averages the hidden states of real tokens, "first" returns the first one, "max" the
             largest values, and "mean_sqrt_len" their sum divided by the root of their number. None: that of
-            the folder, or "mean".
+            the folder, or "mean"; an error if the folder has unsupported modules or an unsupported pooling.
           layer: Index of the hidden states: 0 are the embeddings, 1 the output of the first layer, -1 that
             of the last.
           prompt: Name of the prompt in front of every text; None: the default of the folder, if it has one.
@@ -114,6 +114,10 @@ class LanguageModel:
         """
         settings = self.sentence
         pooling = settings.pooling if pooling is None else pooling
+        if pooling is None:
+            raise ValueError(
+                f'{settings.unsupported}; pass pooling="mean" or another pooling to use it instead.'
+            )
         check_choice("pooling", pooling, Pooling)
         if prompt is not None and texts is None:
             raise ValueError("prompt needs texts; a tokenizer's output must already contain it.")
