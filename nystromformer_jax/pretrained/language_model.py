@@ -315,14 +315,14 @@ class LanguageModel:
     def _padded_len(self, row: Row) -> int:
         """Returns the length to which a row is padded."""
         length = padded_len(len(row[0]), self._max_len, self.base_len)
-        return min(length + -length % self._multiple, self._max_len)
+        return length + -length % self._multiple
 
     @property
     def _max_len(self) -> int:
-        """Largest padded length, and largest number of tokens of a text."""
+        """Largest number of tokens of a text, which may be less than the largest padded length."""
         max_len: int = self.model.config.max_len
-        max_len = min(max_len, self.sentence.max_len or max_len)
-        return max_len - max_len % self._multiple
+        max_len -= max_len % self._multiple
+        return min(max_len, self.sentence.max_len or max_len)
 
     @property
     def _multiple(self) -> int:

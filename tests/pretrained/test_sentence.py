@@ -88,6 +88,9 @@ def test_texts_have_the_length_the_case_and_the_prompt_of_the_folder(folder):
     assert_close(model.embed([" A CAT "]), model.embed(["a cat"]), REFERENCE)
     assert_close(model.embed(["a cat"], prompt="query"), model.embed(["dog a cat"]), REFERENCE)
     assert load(folder, max_len=9).embed(["a cat sat on a mat"]).shape == (1, tiny.EMBED)
+    short = load(folder, attention="nystrom", num_landmarks=7, quirks="hf")  # padded to 7 tokens
+    with pytest.warns(TruncationWarning, match="truncated to 5 tokens"):
+        assert short.embed(["a cat sat on a mat"]).all()
     write_settings(folder, prompts={"query": "dog "}, default_prompt_name="query")
     assert_close(load(folder).embed(["a cat"]), model.embed(["dog a cat"]), REFERENCE)
     for arguments, word in (
