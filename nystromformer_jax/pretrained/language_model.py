@@ -49,7 +49,7 @@ TOKEN_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class TruncationWarning(UserWarning):
-    """Texts have more tokens than the model has positions."""
+    """Texts have more tokens than the language model reads, and are truncated."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,11 +60,12 @@ class LanguageModel:
     `embed(**tokenizer(texts))`. Results are in the order of the input.
 
     Each batch has `batch_size` rows. Its length is `base_len` times a power of two, or `max_len`, and one
-    program is compiled per length. Longer texts are truncated, with one `TruncationWarning`. A result does
-    not depend on its batch or on the padding, with three exceptions. With quirks="hf", as in Hugging Face's
-    code, landmarks include padding, lengths are multiples of M, and one maximum over the batch scales the
-    pseudoinverse (also with `pinv_start="batch_max"` alone). With `mask_conv=False`, the convolution reads
-    padding. Reformer has more buckets for a longer batch.
+    program is compiled per length. Longer texts, and those of more than `sentence.max_len` tokens, are
+    truncated, with one `TruncationWarning`. A result does not depend on its batch or on the padding, with
+    three exceptions. With quirks="hf", as in Hugging Face's code, landmarks include padding, lengths are
+    multiples of M, and one maximum over the batch scales the pseudoinverse (also with
+    `pinv_start="batch_max"` alone). With `mask_conv=False`, the convolution reads padding. Reformer has more
+    buckets for a longer batch.
 
     A name such as "[SEP]" in a text becomes that special token, as in transformers.
 
@@ -180,7 +181,7 @@ class LanguageModel:
         longest, max_len = max((len(own.ids) for own in found), default=0), self._max_len
         if longest > max_len:
             raise ValueError(
-                f"A text has {longest} tokens, but this model supports at most {max_len}: split it between"
+                f"A text has {longest} tokens, but this model reads at most {max_len}: split it between"
                 " words."
             )
         outside = "O" if "O" in names else names[0]
@@ -207,7 +208,7 @@ class LanguageModel:
         room = max_len - len(backend.encode(question, "").ids)
         if room < 4:
             raise ValueError(
-                f"The question has too many tokens for a model of {max_len} positions."
+                f"The question has too many tokens for this model, which reads at most {max_len}."
             )
         backend.enable_truncation(max_len, stride=room // 4, strategy="only_second")
         first = backend.encode(question, context)
@@ -391,7 +392,7 @@ def load(
 
     The tokenizer is read by the package transformers. If no folder has the name OWNER/MODEL, the model is
     downloaded from the Hugging Face Hub by the package huggingface_hub. `embed` follows the modules.json of a
-    folder of sentence-transformers; a `max_len` in `options` replaces the largest number of tokens in it.
+    folder of sentence-transformers, whose max_seq_length limits all methods unless `options` has a `max_len`.
 
     Args:
       folder: A folder, or the name of a model on the Hub.
