@@ -37,7 +37,8 @@ def test_older_runs_keep_their_batches(tmp_path):
         ({"group_by_length": True}, (True, 0)),
         ({"group_by_length": False, "base_len": 32}, (False, 32)),
     ):
-        rest = {name: x for name, x in config["data"].items() if name not in training.BATCHING}
+        kept = ("group_by_length", "base_len")
+        rest = {name: x for name, x in config["data"].items() if name not in kept}
         content = {**config, "data": {**rest, **recorded}}
         (tmp_path / "config.json").write_text(json.dumps(content))
         found = data_of(tmp_path)
