@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from language.finetune import trainer
-from language.finetune.card import license_of
+from language.finetune.card import license_of, model_card
 from language.finetune.heads import HEADS, Losses
 from language.finetune.run import make_loss
 from nystromformer_jax.pretrained import load
@@ -41,6 +41,10 @@ def test_a_model_has_a_card_and_predictions_have_scores(tmp_path, checkpoint):
         ", ".join(data.task.labels),
     ):
         assert words in card
+    steps, run = result["total_steps"], run.with_task(data.task)
+    assert f"Training: {steps} steps of" in card
+    early = model_card(run, data, {}, steps - 1)
+    assert f"Training: {steps - 1} of {steps} steps (stopped early) of" in early
     source = fakes.write(tmp_path, "classification", "new")
     for name, scores in (("new.jsonl", False), ("new.tsv", True)):
         trainer.predict(tmp_path / "run", source, tmp_path / name, scores=scores)
