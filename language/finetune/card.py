@@ -33,17 +33,28 @@ def model_card(run: FineTuning, data: TaskData, metrics: Mapping[str, Any], last
     head += [f"pipeline_tag: {PIPELINES[task.kind]}", "tags:", "- nystromformer-jax"]
     start = "sizes of" if run.init.from_scratch else "weights of"
     train = run.sections["train"].in_steps(len(data.splits["train"]))
+    folder = run.init.folder.absolute()
+    if folder.name == "model":  # in the folder of a run, whose name says more
+        folder = folder.parent
+    threshold, weights = metrics.get("threshold"), run.sections["train"].class_weights
+    settings = [f"Class weights of the training loss: {weights}"] if weights else []
+    settings += [] if threshold is None else [f"Decision threshold: {threshold:.4f}"]
+    if run.data.truncation != "head":
+        settings.append(f"Truncation of long texts: {run.data.truncation}")
+    if run.init.quirks != "none":
+        settings.append(f"Padding: init.quirks={run.init.quirks}")
     early = f" of {train.total_steps:,}" if last_step < train.total_steps else ""
     lines = [
         f"This model was fine-tuned with nystromformer-jax for {task.title} ({task.kind}).",
         "",
         f"* Labels: {', '.join(task.labels) or 'none'}",
         f"* Attention: {config.attention}, at most {run.data.max_len} tokens",
-        f"* Start: {start} {run.init.folder.name}"
+        f"* Start: {start} {folder.name}"
         + (f", whose license is {license_name}" if license_name else ""),
         f"* Data: {len(data.splits['train']):,} training examples, SHA-256 of all splits {data.sha256}",
         f"* Training: {last_step:,}{early} steps{' (stopped early)' if early else ''} of {train.batch_size}"
         f" examples, peak learning rate {run.sections['optimizer'].learning_rate:g}, seed {train.seed}",
+        *(f"* {setting}" for setting in settings),
         "",
         "| split | examples | metric | value | standard error |",
         "|---|---:|---|---:|---:|",
