@@ -202,8 +202,8 @@ def read_table(task: GlueTask, split: str, path: Path) -> tuple[list[Example], l
                 f"{path}, line {line}, has {flaw}: correct it, or unpack {task.title} again."
             )
         label = None if is_test else row[task.label]
-        id = row.get(task.index, "")
-        examples.append(Example(texts, label, f"{path}, line {line}", id))
+        where = f"{path}, line {line}"
+        examples.append(Example(texts, label, where, row.get(task.index, "")))
     if not examples:
         raise ValueError(f"{path} has no rows: unpack {task.title} again.")
     if skipped:
