@@ -20,7 +20,9 @@ from cli.configs import Given, first_seed
 CHECKED = "Config is valid; no data loaded, nothing trained."
 EVAL = "evaluates a finished run's best checkpoint, and needs only --workdir, which has its config"
 CHECK = "only validates the config"
-BATCHING = ("group_by_length", "base_len")  # keys of "data" that a resumed run keeps
+# Keys of how batches are computed, which a resumed run keeps unless the command line sets another value than
+# this one: with train.accumulation=0 the program chooses.
+KEPT = {"train.accumulation": 0, "data.group_by_length": None, "data.base_len": None}
 EVERYTHING = "Everything is in {folder}."
 MODES = {"train": "trains, or resumes a run", "eval": EVAL, "check": CHECK}
 
@@ -189,12 +191,11 @@ def read_config(given: Given | None, folder: Path, mode: str) -> dict[str, Any]:
     Raises:
       ValueError: The folder has no config, or `--config` has another task or attention.
     """
-    from nystromformer_jax import training
     from nystromformer_jax.support import durable
 
     if given is not None and mode not in configs.FROM_FOLDER:
         record = given.record({"train.seed": first_seed(given.sections)})
-        return keep_batching(training.keep_accumulation(record, folder), given.overrides, folder)
+        return keep_stored(record, given.overrides, folder)
     file = folder / "config.json"
     if not file.is_file():
         raise ValueError(
@@ -208,22 +209,29 @@ def read_config(given: Given | None, folder: Path, mode: str) -> dict[str, Any]:
     return configs.with_values(own, given.overrides)
 
 
-def keep_batching(
+def keep_stored(
     config: dict[str, Any], overrides: Mapping[str, Any], folder: Path
 ) -> dict[str, Any]:
-    """Returns `config` with the keys `BATCHING` of an existing run in `folder`, except those in `overrides`.
+    """Returns `config` with the keys `KEPT` of an existing run in `folder`, except those in `overrides`.
 
-    They decide which examples are in a batch, and the shapes that dropout depends on. A key that the run does
-    not have is left out, and its schema has the value of older runs.
+    A key that the run does not have is left out, and its schema has the value of older runs. Nothing is kept
+    of a run of another task, attention or batch size, which does not resume.
     """
     from nystromformer_jax.support import durable
 
-    kept = [name for name in BATCHING if name in config["data"] and f"data.{name}" not in overrides]
-    if not kept or not (folder / "config.json").is_file():
+    if not (folder / "config.json").is_file():
         return config
-    own = durable.read_config(folder).get("data", {})
-    data = {name: value for name, value in config["data"].items() if name not in kept}
-    return {**config, "data": {**data, **{name: own[name] for name in kept if name in own}}}
+    own = {"data": {}, "train": {}, **durable.read_config(folder)}
+    now, then = ((_subject(one), one["train"].get("batch_size")) for one in (config, own))
+    if now != then:
+        return config
+    for key, value in KEPT.items():
+        if overrides.get(key, value) == value:
+            section, _, name = key.partition(".")
+            kept = {name: own[section][name]} if name in own[section] else {}
+            rest = {other: x for other, x in config[section].items() if other != name}
+            config = {**config, section: rest | kept}
+    return config
 
 
 def _subject(config: Any) -> str:

@@ -92,8 +92,8 @@ class FinetuneTrainConfig:
     seed: int = 0  # seed of new parameters, order of the data and dropout
     accumulation: int = 0  # parts of a batch; 0: chosen by the program
     remat: bool = False  # recompute activations in the backward pass
-    # Weight of each class in the training loss: "balanced", inverse to the number of examples, or positive
-    # numbers separated by commas, in the order of the labels; empty: 1.
+    # Weights of the classes in the training loss: "balanced" (inversely proportional to their number of
+    # examples), or positive numbers separated by commas, in the order of the labels. Empty: all are 1.
     class_weights: str = ""
 
     def __post_init__(self) -> None:

@@ -8,7 +8,8 @@ By default, each thread that saves a checkpoint has an arena of its own, which k
 arenas in all, fine-tuning a BERT of 22 million parameters (12 steps of 32 × 128 tokens, three checkpoints)
 peaks at 1.85 GiB instead of 2.22.
 
-If the user has set the tunable for huge pages, for example GLIBC_TUNABLES=glibc.malloc.hugetlb=0, it is kept.
+Both are set together, and only if the kernel gives huge pages on request (mode madvise) and the user has not
+set the tunable for huge pages. GLIBC_TUNABLES=glibc.malloc.hugetlb=0 therefore turns both off.
 Source: glibc manual, "Memory Allocation Tunables"; Linux, admin-guide/mm/transhuge.
 """
 
@@ -24,8 +25,9 @@ KERNEL_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def restart() -> None:
-    """Restarts this program with huge pages; returns if they are unavailable or the user set the tunable.
+    """Restarts this program with huge pages and two arenas.
 
+    Returns, with neither, if huge pages are not available on request or the user has set their tunable.
     Must be called first under `if __name__ == "__main__":`.
     """
     if TUNABLE in os.environ.get("GLIBC_TUNABLES", "") or not _available():

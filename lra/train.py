@@ -282,7 +282,7 @@ def evaluate_checkpoint(
 
 
 def is_partial(run: Run, task: Task) -> bool:
-    """Returns True if a run uses fewer steps than its recipe, or fewer examples than the benchmark has."""
+    """Returns True if a run plans fewer steps than its recipe, or has fewer examples than the benchmark."""
     info = data.describe(run.data.task)
     fewer_evaluated = any(
         _num_evaluated(run, task, name) < len(task.splits[name]) for name in ("valid", "test")

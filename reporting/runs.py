@@ -29,8 +29,8 @@ def read_runs(
 
     folder, name         the folder, and the last parts of its path that no other run has
     kind, task, seed, attention, label, recipe, command
-    state                complete, partial (fewer steps or examples than its recipe), validated (the test set
-                         is not evaluated), diverged or unfinished
+    state                complete (also after an early stop), partial (set to fewer steps or examples than
+                         its recipe), validated (the test set is not evaluated), diverged or unfinished
     done_steps           completed training steps
     step_seconds, step_low, step_high    median and quartiles of the seconds per step over laps
     metrics, speed       lines of `metrics.jsonl` and `speed.jsonl`

@@ -17,13 +17,14 @@ PIPELINES = {
 }
 
 
-def model_card(run: FineTuning, data: TaskData, metrics: Mapping[str, Any]) -> str:
+def model_card(run: FineTuning, data: TaskData, metrics: Mapping[str, Any], last_step: int) -> str:
     """Returns the card of a model: its task, data, training, metrics and command.
 
     Args:
       run: The run, with the task of `data`.
       data: The data of the run.
       metrics: Metrics and standard errors by split, as in `result.json`.
+      last_step: Number of training steps; fewer than planned after an early stop.
     """
     task, config = data.task, run.model.config
     # New weights are not a work of the authors of the folder, which has only their sizes.
@@ -32,16 +33,28 @@ def model_card(run: FineTuning, data: TaskData, metrics: Mapping[str, Any]) -> s
     head += [f"pipeline_tag: {PIPELINES[task.kind]}", "tags:", "- nystromformer-jax"]
     start = "sizes of" if run.init.from_scratch else "weights of"
     train = run.sections["train"].in_steps(len(data.splits["train"]))
+    folder = run.init.folder.absolute()
+    if folder.name == "model":  # in the folder of a run, whose name says more
+        folder = folder.parent
+    threshold, weights = metrics.get("threshold"), run.sections["train"].class_weights
+    settings = [f"Class weights of the training loss: {weights}"] if weights else []
+    settings += [] if threshold is None else [f"Decision threshold: {threshold:.4f}"]
+    if run.data.truncation != "head":
+        settings.append(f"Truncation of long texts: {run.data.truncation}")
+    if run.init.quirks != "none":
+        settings.append(f"Padding: init.quirks={run.init.quirks}")
+    early = f" of {train.total_steps:,}" if last_step < train.total_steps else ""
     lines = [
         f"This model was fine-tuned with nystromformer-jax for {task.title} ({task.kind}).",
         "",
         f"* Labels: {', '.join(task.labels) or 'none'}",
         f"* Attention: {config.attention}, at most {run.data.max_len} tokens",
-        f"* Start: {start} {run.init.folder.name}"
+        f"* Start: {start} {folder.name}"
         + (f", whose license is {license_name}" if license_name else ""),
         f"* Data: {len(data.splits['train']):,} training examples, SHA-256 of all splits {data.sha256}",
-        f"* Training: at most {train.total_steps:,} steps of {train.batch_size} examples, peak learning rate"
-        f" {run.sections['optimizer'].learning_rate:g}, seed {train.seed}",
+        f"* Training: {last_step:,}{early} steps{' (stopped early)' if early else ''} of {train.batch_size}"
+        f" examples, peak learning rate {run.sections['optimizer'].learning_rate:g}, seed {train.seed}",
+        *(f"* {setting}" for setting in settings),
         "",
         "| split | examples | metric | value | standard error |",
         "|---|---:|---|---:|---:|",

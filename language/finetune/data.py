@@ -75,7 +75,7 @@ def _log(task: Task, splits: Mapping[str, Split], counts: Mapping[str, int]) -> 
     labels = () if task.kind == "question_answering" else task.labels
     _logger.info("%s: %s; labels: %s.", task.name, rows, ", ".join(labels) or "none")
     small = [
-        f"{count:,} of {task.sizes[split]:,} examples for {split}"
+        f"{count:,} instead of {task.sizes[split]:,} examples for {split}"
         for split, count in counts.items()
         if split in task.sizes and not task.has_all(split, count)
     ]

@@ -81,18 +81,11 @@ class GlueConfig(DataConfig):
         if self.valid_share:
             fingerprint["held_out"] = [self.valid_share, self.seed]
 
-        def read_splits() -> tuple[dict[str, list[Example]], dict[str, Any]]:
-            splits, notes = read(task, found, self.seed)
-            if self.valid_share:
-                splits = _hold_out(splits["train"], self.valid_share, self.seed)
-                notes["splits"] = list(splits)
-            return splits, notes
-
         return Source(
             name=f"glue-{task.name}",
             description=f"{task.title} from {folder}",
             fingerprint=fingerprint,
-            read=read_splits,
+            read=lambda: read(task, found, self.seed, self.valid_share),
         )
 
     def make_task(
@@ -138,13 +131,17 @@ def find(task: GlueTask, folder: Path) -> RawFiles | dict[str, Path]:
 
 
 def read(
-    task: GlueTask, source: RawFiles | Mapping[str, Path], seed: int = 0
+    task: GlueTask,
+    source: RawFiles | Mapping[str, Path],
+    seed: int = 0,
+    valid_share: float = 0.0,
 ) -> tuple[dict[str, list[Example]], dict[str, Any]]:
     """Returns the examples of each split, given the result of `find`, and counts of them.
 
     In the counts, "different" has the number of distinct examples of each split, "shared" the number that two
     splits have in common, and "left_out" the line numbers of skipped rows. Labels and the order of texts in a
-    pair are ignored. `seed` is for IMDb's validation split.
+    pair are ignored. `seed` is for IMDb's validation split, and for a fraction `valid_share` of the training
+    examples, which then is the only other split.
     """
     splits, left_out = dict[str, list[Example]](), dict[str, list[int]]()
     if isinstance(source, RawFiles):
@@ -155,6 +152,9 @@ def read(
         for split, path in source.items():
             splits[split], skipped = read_table(task, split, path)
             left_out |= {split: skipped} if skipped else {}
+    if valid_share:
+        splits = _hold_out(splits["train"], valid_share, seed)
+        left_out = {name: lines for name, lines in left_out.items() if name == "train"}
     contents = {
         name: {tuple(sorted(example.texts)) for example in examples}
         for name, examples in splits.items()
@@ -202,8 +202,8 @@ def read_table(task: GlueTask, split: str, path: Path) -> tuple[list[Example], l
                 f"{path}, line {line}, has {flaw}: correct it, or unpack {task.title} again."
             )
         label = None if is_test else row[task.label]
-        id = row.get(task.index, "")
-        examples.append(Example(texts, label, f"{path}, line {line}", id))
+        where = f"{path}, line {line}"
+        examples.append(Example(texts, label, where, row.get(task.index, "")))
     if not examples:
         raise ValueError(f"{path} has no rows: unpack {task.title} again.")
     if skipped:

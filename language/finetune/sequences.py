@@ -176,18 +176,18 @@ class SequenceTask(Task):
         rows = zip(split.ids.tolist(), names, chances.tolist(), strict=True)
         if file.suffix != ".jsonl":
             table = [["index", "prediction", *labels]]
-            table += [[id, name, *(f"{x:.6f}" for x in own)] for id, name, own in rows]
+            table += [[index, name, *(f"{x:.6f}" for x in own)] for index, name, own in rows]
             self.write_text(file, "".join("\t".join(row) + "\n" for row in table))
             return
         readers: dict[str, Callable[[str], Any]] = {"multi_label": json.loads, "regression": float}
         reads = readers.get(self.kind, str)
         lines = (
             {
-                "index": id,
+                "index": index,
                 "prediction": reads(name),
                 **({"scores": dict(zip(labels, own, strict=True))} if own else {}),
             }
-            for id, name, own in rows
+            for index, name, own in rows
         )
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         self.write_text(file, text)

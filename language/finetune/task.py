@@ -172,9 +172,9 @@ class DataConfig(abc.ABC):
       group_by_length: Batch examples of similar length together, and pad batches to few lengths. Ignored if
         the mesh splits the length, or if outputs depend on the padded length: if `landmark_layout` is not
         "real", `mask_conv` is False, or the attention is Reformer.
-      base_len: Shortest padded length of a batch; the others are it times a power of two, and `max_len`.
-        Short batches have fewer accumulation parts. The configs set 16. 0, as in runs without this key: 64,
-        with as many parts for short batches as for long ones.
+      base_len: Shortest padded length of a batch. Batches are padded to this length times a power of two, or
+        to `max_len`, and short batches have fewer accumulation parts. The configs set 16. 0, the value of
+        runs without this key: batches are padded from 64 tokens on, and all have the same number of parts.
       seed: Seed of the sample and of the validation split; training uses `train.seed`.
     """
 

@@ -87,7 +87,7 @@ def train(run: FineTuning, data: TaskData, workdir: training.Workdir) -> dict[st
             metrics = _evaluate(run, data, spec, params, predictions, save)
             with training.sync_errors():
                 if training.is_primary():
-                    card = model_card(run, data, metrics)
+                    card = model_card(run, data, metrics, fit_result.last_step)
                     write_bytes(workdir.path / "model" / "README.md", card.encode())
         return {
             "kind": run.data.result_kind,

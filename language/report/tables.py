@@ -141,7 +141,7 @@ def settings_table(groups: pd.DataFrame) -> pd.DataFrame:
             "95 % t interval": format_known(
                 100 * _summary(own, "valid", select_by).half_width, "± {:.2f}"
             ),
-            "steps": f"{own['runs'][0]['done_steps']:,}",
+            "steps": _steps(own),
         }
         for own in groups.to_dict("records")
     ]
@@ -181,7 +181,7 @@ def pretraining_table(groups: pd.DataFrame) -> pd.DataFrame:
             {
                 **_over_seeds("model", own, [("valid", name) for name in PRETRAINING_METRICS]),
                 "parameters, M": format_known(millions, "{:,.1f}"),
-                "steps": f"{run['done_steps']:,}",
+                "steps": _steps(own),
                 "held-out pairs": format_known(run.get("valid_examples"), "{:,.0f}"),
             }
         )
@@ -219,6 +219,14 @@ def _over_seeds(
         known = [x for x in (summary.mean, summary.deviation) if not math.isnan(x)]
         row[_title(split, metric)] = " ± ".join(_plain(x, metric) for x in known) or NOTHING
     return row
+
+
+def _steps(group: Mapping[str, Any]) -> str:
+    """Returns the steps over seeds: the number of all runs, or mean and deviation."""
+    steps = [run["done_steps"] for run in group["runs"]]
+    summary = summarize(steps)
+    spread = f" ± {summary.deviation:,.0f}" if len(set(steps)) > 1 else ""
+    return f"{summary.mean:,.0f}{spread}"
 
 
 def _best_cell(groups: pd.DataFrame, task: str, split: str, metric: str) -> str:

@@ -305,19 +305,23 @@ def _rows(images: Path) -> Iterator[tuple[str, int]]:
       OSError: A file cannot be read.
     """
     seen: set[str] = set()
-    for path in _metadata(images).values():
-        for name, label in release.read_lines(path, _row):
-            image = images / name
-            with reading(image):
-                if name in seen or not image.is_file():
-                    flaw = "occurs twice" if name in seen else "is missing"
-                    raise ValueError(f"{image}, named in {path}, {flaw}; {release.ADVICE}.")
-                num_bytes = image.stat().st_size
+
+    def parse(line: bytes) -> tuple[str, int, int]:
+        name, label = _row(line)
+        image = images / name
+        with reading(image):
+            if name in seen or not image.is_file():
+                flaw = "occurs twice" if name in seen else "is missing"
+                raise ValueError(f"{image} {flaw}.")
             seen.add(name)
+            return name, label, image.stat().st_size
+
+    for path in _metadata(images).values():
+        for name, label, num_bytes in release.read_lines(path, parse):
             if num_bytes:
                 yield name, label
             else:
-                _logger.warning("%s is empty and is left out.", image)
+                _logger.warning("%s is empty and is left out.", images / name)
 
 
 def _row(line: bytes) -> tuple[str, int]:

@@ -36,7 +36,7 @@ FLAGS: Mapping[str, Mapping[str, Any]] = {
     },
     "include_partial": {
         "action": "store_true",
-        "help": "show partial runs in Table 3: fewer steps or examples than their recipe",
+        "help": "show partial runs in Table 3: set to fewer steps or examples than their recipe",
     },
     "columns": {"nargs": "+", "default": (), "help": "columns of the LaTeX table; default: all"},
     "sources": {

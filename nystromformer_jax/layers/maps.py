@@ -151,7 +151,8 @@ def attention_rollout(
     takes time and memory linear in L.
 
     Args:
-      maps: Maps of self-attention layers, first layer first, such as those of `attention_maps`.
+      maps: Maps of self-attention layers, first layer first, such as those of `attention_maps`. Leave
+        cross-attention out: between sequences of equal length it is not detected, and the result is wrong.
       positions: See `AttentionMap.rows`.
       residual: Weight of the residual connection, from 0 to 1.
 

@@ -132,8 +132,9 @@ def save_pretrained(
 ) -> None:
     """Writes config.json and model.safetensors in a layout that `transformers` loads.
 
-    A model with softmax attention and no convolution is written as BERT, or as the RoBERTa, XLM-RoBERTa
-    or CamemBERT that it was loaded from. All other models are written as Nyströmformer. With
+    A model with softmax attention and no convolution is written as BERT. If it was loaded from RoBERTa,
+    XLM-RoBERTa or CamemBERT, it is written as such a model, unless RoBERTa does not have its head. All
+    other models, and heads with an activation that BERT does not have, are written as Nyströmformer. With
     attention="softmax", `transformers` computes the same logits. With attention="nystrom",
     segment_means_seq_len is set to max_len, and `transformers` supports only unpadded inputs of exactly
     this length, which must be a multiple of num_landmarks. An `UpstreamMismatchWarning` lists the

@@ -49,7 +49,7 @@ TOKEN_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class TruncationWarning(UserWarning):
-    """Texts have more tokens than the model has positions."""
+    """Texts have more tokens than the language model reads, and are truncated."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,11 +60,12 @@ class LanguageModel:
     `embed(**tokenizer(texts))`. Results are in the order of the input.
 
     Each batch has `batch_size` rows. Its length is `base_len` times a power of two, or `max_len`, and one
-    program is compiled per length. Longer texts are truncated, with one `TruncationWarning`. A result does
-    not depend on its batch or on the padding, with three exceptions. With quirks="hf", as in Hugging Face's
-    code, landmarks include padding, lengths are multiples of M, and one maximum over the batch scales the
-    pseudoinverse (also with `pinv_start="batch_max"` alone). With `mask_conv=False`, the convolution reads
-    padding. Reformer has more buckets for a longer batch.
+    program is compiled per length. Longer texts, and those of more than `sentence.max_len` tokens, are
+    truncated, with one `TruncationWarning`. A result does not depend on its batch or on the padding, with
+    three exceptions. With quirks="hf", as in Hugging Face's code, landmarks include padding, lengths are
+    multiples of M, and one maximum over the batch scales the pseudoinverse (also with
+    `pinv_start="batch_max"` alone). With `mask_conv=False`, the convolution reads padding. Reformer has more
+    buckets for a longer batch.
 
     A name such as "[SEP]" in a text becomes that special token, as in transformers.
 
@@ -106,7 +107,7 @@ class LanguageModel:
           texts: The texts; None if `tokens` are passed.
           pooling: "mean" averages the hidden states of real tokens, "first" returns the first one, "max" the
             largest values, and "mean_sqrt_len" their sum divided by the root of their number. None: that of
-            the folder, or "mean".
+            the folder, or "mean"; an error if the folder has unsupported modules or an unsupported pooling.
           layer: Index of the hidden states: 0 are the embeddings, 1 the output of the first layer, -1 that
             of the last.
           prompt: Name of the prompt in front of every text; None: the default of the folder, if it has one.
@@ -114,6 +115,10 @@ class LanguageModel:
         """
         settings = self.sentence
         pooling = settings.pooling if pooling is None else pooling
+        if pooling is None:
+            raise ValueError(
+                f'{settings.unsupported}; pass pooling="mean" or another pooling to use it instead.'
+            )
         check_choice("pooling", pooling, Pooling)
         if prompt is not None and texts is None:
             raise ValueError("prompt needs texts; a tokenizer's output must already contain it.")
@@ -176,7 +181,7 @@ class LanguageModel:
         longest, max_len = max((len(own.ids) for own in found), default=0), self._max_len
         if longest > max_len:
             raise ValueError(
-                f"A text has {longest} tokens, but this model supports at most {max_len}: split it between"
+                f"A text has {longest} tokens, but this model reads at most {max_len}: split it between"
                 " words."
             )
         outside = "O" if "O" in names else names[0]
@@ -203,7 +208,7 @@ class LanguageModel:
         room = max_len - len(backend.encode(question, "").ids)
         if room < 4:
             raise ValueError(
-                f"The question has too many tokens for a model of {max_len} positions."
+                f"The question has too many tokens for this model, which reads at most {max_len}."
             )
         backend.enable_truncation(max_len, stride=room // 4, strategy="only_second")
         first = backend.encode(question, context)
@@ -311,14 +316,14 @@ class LanguageModel:
     def _padded_len(self, row: Row) -> int:
         """Returns the length to which a row is padded."""
         length = padded_len(len(row[0]), self._max_len, self.base_len)
-        return min(length + -length % self._multiple, self._max_len)
+        return length + -length % self._multiple
 
     @property
     def _max_len(self) -> int:
-        """Largest padded length, and largest number of tokens of a text."""
+        """Largest number of tokens of a text, which may be less than the largest padded length."""
         max_len: int = self.model.config.max_len
-        max_len = min(max_len, self.sentence.max_len or max_len)
-        return max_len - max_len % self._multiple
+        max_len -= max_len % self._multiple
+        return min(max_len, self.sentence.max_len or max_len)
 
     @property
     def _pad_id(self) -> int:
@@ -393,7 +398,7 @@ def load(
 
     The tokenizer is read by the package transformers. If no folder has the name OWNER/MODEL, the model is
     downloaded from the Hugging Face Hub by the package huggingface_hub. `embed` follows the modules.json of a
-    folder of sentence-transformers; a `max_len` in `options` replaces the largest number of tokens in it.
+    folder of sentence-transformers, whose max_seq_length limits all methods unless `options` has a `max_len`.
 
     Args:
       folder: A folder, or the name of a model on the Hub.

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nystromformer_jax.support.durable import read_json
-from nystromformer_jax.support.spelling import nearest
 
 Pooling = Literal["mean", "first", "max", "mean_sqrt_len"]
 
@@ -26,16 +25,18 @@ class SentenceSettings:
     """How `LanguageModel.embed` makes the embedding of a text.
 
     Attributes:
-      pooling: How hidden states become one embedding.
+      pooling: How hidden states become one embedding; None: `embed` does not support it.
+      unsupported: Reason if `pooling` is None.
       normalize: Scale embeddings to length 1.
-      max_len: Largest number of tokens of a text; None: that of the model.
+      max_len: Largest number of tokens of a text, for all methods; None: that of the model.
       strip: Remove white space around texts.
       lower: Convert texts to lower case before the tokenizer.
       prompts: Texts in front of every text, by name, such as those of queries and documents.
       default_prompt: Name of the prompt that is used if none is named; None: no prompt.
     """
 
-    pooling: Pooling = "mean"
+    pooling: Pooling | None = "mean"
+    unsupported: str = ""
     normalize: bool = False
     max_len: int | None = None
     strip: bool = False
@@ -63,25 +64,22 @@ class SentenceSettings:
 
 
 def read_settings(folder: Path) -> tuple[Path, SentenceSettings]:
-    """Returns the folder of the model, and how its embeddings are made: by default without a modules.json.
+    """Returns the folder of the model and the settings of its embeddings.
+
+    A folder without modules.json is that of the model, and has the default settings.
 
     Source: sentence-transformers 5.1, whose `SentenceTransformer` reads the same files.
-    Differs: only one pooling at a time, and neither dense layers nor weighted poolings.
+    Differs: only the modules Transformer, Pooling and Normalize, one pooling at a time and no weighted one.
 
     Raises:
-      ValueError: A file is corrupt, or a module or a pooling is unsupported.
+      ValueError: A file is corrupt.
     """
     file = folder / MODULES
     if not file.is_file():
         return folder, SentenceSettings()
     modules = _read_modules(file)
-    names = [name for name, _ in modules]
-    if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise ValueError(
-            f"{file} has the modules {', '.join(names) or 'none'}. Supported are Transformer, Pooling and, if"
-            " wanted, Normalize, in this order; from_pretrained loads the model without them."
-        )
-    model, pooling = (folder / path for _, path in modules[:2])
+    names, paths = [name for name, _ in modules], dict(modules)
+    model = folder / paths.get("Transformer", "")
     tokens = _read_object(model / "sentence_bert_config.json")
     whole = _read_object(folder / "config_sentence_transformers.json")
     prompts = whole.get("prompts") or {}
@@ -93,13 +91,13 @@ def read_settings(folder: Path) -> tuple[Path, SentenceSettings]:
             f"{folder} needs a positive max_seq_length, prompts that map names to texts, and the name of the"
             f" default prompt, got {max_len!r}, {prompts!r:.80} and {default!r:.80}."
         )
-    kind, includes_prompt = _read_pooling(pooling / "config.json")
-    if any(prompts.values()) and not includes_prompt:
-        raise ValueError(
-            f"{pooling}: include_prompt is false, but only poolings that include the prompt are supported."
-        )
+    kind: Pooling | None = None
+    unsupported = f"{file}: the modules {', '.join(names) or 'none'} are unsupported"
+    if names in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        kind, unsupported = _read_pooling(folder / paths["Pooling"] / "config.json", prompts)
     settings = SentenceSettings(
         pooling=kind,
+        unsupported=unsupported,
         normalize="Normalize" in names,
         max_len=max_len,
         strip=True,
@@ -122,8 +120,8 @@ def _read_modules(file: Path) -> list[tuple[str, str]]:
         ) from None
 
 
-def _read_pooling(file: Path) -> tuple[Pooling, bool]:
-    """Returns the pooling, and whether the prompt is part of it."""
+def _read_pooling(file: Path, prompts: Mapping[str, str]) -> tuple[Pooling | None, str]:
+    """Returns the pooling; if it is unsupported, None and a sentence about it."""
     config = read_json(file)
     named = config.get("pooling_mode")
     prefix = "pooling_mode_"
@@ -135,11 +133,10 @@ def _read_pooling(file: Path) -> tuple[Pooling, bool]:
     ]
     if not found:
         given = str(named) if named else ", ".join(key.removeprefix(prefix) for key in chosen)
-        known = [name for name, _ in _POOLINGS.values()]
-        raise ValueError(
-            f"{file}: the pooling {given or 'none'} is unsupported{nearest(given, known)}"
-        )
-    return found[0], config.get("include_prompt", True) is not False
+        return None, f"{file}: the pooling {given or 'none'} is unsupported"
+    if any(prompts.values()) and config.get("include_prompt") is False:
+        return None, f"{file}: a pooling with include_prompt=false is unsupported"
+    return found[0], ""
 
 
 def _read_object(file: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from .accumulation import (
     choose_accumulation as choose_accumulation,
-    keep_accumulation as keep_accumulation,
 )
 from .checkpoint import load_params as load_params
 from .config import (

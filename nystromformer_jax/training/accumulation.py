@@ -1,21 +1,19 @@
 """Chooses the number of parts of a batch for gradient accumulation.
 
-In a config, `train.accumulation=0` (the default) leaves the number to the program. `keep_accumulation` takes
-that of the existing run in the folder. Otherwise `choose_accumulation` chooses it for the device.
-`config.num_parts` lowers it if a batch is split over devices.
+In a config, `train.accumulation=0` (the default) leaves the number to the program. A run that resumes keeps
+its own, and for a new one `choose_accumulation` chooses it for the device. `config.num_parts` lowers it if a
+batch is split over devices.
 """
 
 import dataclasses
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from nystromformer_jax.cores import SoftmaxAttention
-from nystromformer_jax.support.durable import read_json
 from nystromformer_jax.training.environment import cpu_threads
 
 # An undivided batch is meant for devices of 16 GB or more. Of 16 GB, jax allocates 12 by default.
@@ -109,18 +107,3 @@ def smallest_parts(rows: int, example_bytes: int, limit: int | float, at_least: 
     divisors = [p for p in range(1, rows + 1) if rows % p == 0 and rows // p >= at_least] or [1]
     fitting = (parts for parts in divisors if rows // parts * example_bytes <= limit)
     return next(fitting, divisors[-1])
-
-
-def keep_accumulation(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Returns `config`, with a `train.accumulation` of 0 replaced by that of an existing run in `folder`.
-
-    A run with another batch size is not continued, so its number of parts is not used.
-    """
-    file = folder / "config.json"
-    if config["train"].get("accumulation", 0) or not file.is_file():
-        return config
-    run = read_json(file)  # may be the config of another program, without `train.accumulation`
-    recorded = run.get("train", {}).get("accumulation", 0)
-    if run.get("train", {}).get("batch_size") != config["train"].get("batch_size"):
-        return config
-    return {**config, "train": {**config["train"], "accumulation": recorded}}

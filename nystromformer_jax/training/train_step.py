@@ -88,9 +88,11 @@ def make_train_step(
 
     `state` and `metric_sums` are donated. The metrics of the batch are added to `metric_sums`, with
     `grad_norm`, the global gradient norm before clipping. The summed loss is divided by the denominator of
-    the full batch, so gradient accumulation gives the same update as one undivided batch. `num_parts` chooses
-    the number of parts. With a `full_length`, that is the number for batches whose "inputs" are so long, and
-    shorter ones have fewer, larger parts, which need no more memory: every part costs a sum of gradients.
+    the full batch, so gradient accumulation gives the same update as one undivided batch.
+
+    `num_parts` returns the number of parts, with a `full_length` that of batches whose "inputs" have this
+    length. Shorter batches then have fewer and larger parts. These need no more memory, and they save time,
+    because every part adds its gradient to a sum.
 
     With `shard_params` the state is sharded by `state_sharding`: parameters are gathered for the loss, and
     the gradient and the update are sharded.

@@ -88,6 +88,9 @@ def test_texts_have_the_length_the_case_and_the_prompt_of_the_folder(folder):
     assert_close(model.embed([" A CAT "]), model.embed(["a cat"]), REFERENCE)
     assert_close(model.embed(["a cat"], prompt="query"), model.embed(["dog a cat"]), REFERENCE)
     assert load(folder, max_len=9).embed(["a cat sat on a mat"]).shape == (1, tiny.EMBED)
+    short = load(folder, attention="nystrom", num_landmarks=7, quirks="hf")  # padded to 7 tokens
+    with pytest.warns(TruncationWarning, match="truncated to 5 tokens"):
+        assert short.embed(["a cat sat on a mat"]).all()
     write_settings(folder, prompts={"query": "dog "}, default_prompt_name="query")
     assert_close(load(folder).embed(["a cat"]), model.embed(["dog a cat"]), REFERENCE)
     for arguments, word in (
@@ -108,14 +111,30 @@ def test_texts_have_the_length_the_case_and_the_prompt_of_the_folder(folder):
         ({"pooling": {}}, "the pooling none"),
         ({"names": [*NAMES[:2], "Dense"]}, "Dense"),
         ({"names": []}, "modules none"),
-        ({"tokens": {"max_seq_length": 0}}, "max_seq_length"),
-        ({"prompts": {"query": 3}}, "prompts"),
-        ({"default_prompt_name": "query"}, "query"),
         ({"pooling": {"pooling_mode": "mean", "include_prompt": False}, "prompts": {"q": "a"}},
          "include_prompt"),
     ],
 )  # fmt: skip
-def test_unsupported_folders_are_errors(folder, settings, word):
+def test_unsupported_modules_and_poolings_fail_only_in_embed_without_pooling(
+    folder, settings, word
+):
+    write_settings(folder, **settings)
+    model = load(folder)
+    with pytest.raises(ValueError, match=word):
+        model.embed(TEXTS)
+    assert model.embed(TEXTS, pooling="first").shape == (len(TEXTS), tiny.EMBED)
+    assert model.fill_mask("a [MASK] cat")
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"tokens": {"max_seq_length": 0}}, "max_seq_length"),
+        ({"prompts": {"query": 3}}, "prompts"),
+        ({"default_prompt_name": "query"}, "query"),
+    ],
+)
+def test_invalid_folders_are_errors(folder, settings, word):
     write_settings(folder, **settings)
     with pytest.raises(ValueError, match=word):
         load(folder)

@@ -8,11 +8,12 @@ import jax
 import pytest
 from hypothesis import strategies as st
 
+from cli.training import keep_stored
 from configs import image, listops, pathfinder, retrieval, text
 from configs import pretrain as pretrain_config
 from language import pretrain
 from lra import train
-from nystromformer_jax.training import ConfigDiffers, Workdir, accumulation, keep_accumulation
+from nystromformer_jax.training import ConfigDiffers, Workdir, accumulation
 from nystromformer_jax.training.config import num_parts
 
 
@@ -95,16 +96,15 @@ def test_runs_of_other_devices_resume_with_their_accumulation(tmp_path):
     elsewhere = prepare(config(accumulation=1)).config
     with Workdir(tmp_path, elsewhere) as run:
         known = run.config_sha256
-    kept = prepare(keep_accumulation(config(), tmp_path))
-    assert kept.fit.train.accumulation == 1
-    with Workdir(tmp_path, kept.config) as run:
-        assert run.config_sha256 == known
-    with Workdir(tmp_path, config()):  # not prepared, so it is still 0
-        pass
-    smaller = prepare(keep_accumulation(config(batch_size=8), tmp_path)).config
+    for given in ({}, {"train.accumulation": 0}):
+        kept = prepare(keep_stored(config(), given, tmp_path))
+        assert kept.fit.train.accumulation == 1
+        with Workdir(tmp_path, kept.config) as run:
+            assert run.config_sha256 == known
+    smaller = prepare(keep_stored(config(batch_size=8), {}, tmp_path)).config
     with pytest.raises(ConfigDiffers, match=r"train.batch_size: .* in the run, 8 now"):
         Workdir(tmp_path, smaller)
-    changed = keep_accumulation(config(accumulation=4), tmp_path)
+    changed = keep_stored(config(accumulation=4), {"train.accumulation": 4}, tmp_path)
     with pytest.raises(ConfigDiffers, match=r"train.accumulation: 1 in the run, 4 now"):
         Workdir(tmp_path, changed)
 
@@ -114,7 +114,7 @@ def test_runs_of_0_2_0_resume_with_their_parts(tmp_path):
     older = {**older, "train": {**older["train"], "cpu_accumulation": 2}}
     (tmp_path / "config.json").write_text(json.dumps(older))
     assert prepare(older).fit.train.accumulation == 2  # for --mode=eval
-    resumed = prepare(keep_accumulation(config(), tmp_path))
+    resumed = prepare(keep_stored(config(), {}, tmp_path))
     assert resumed.fit.train.accumulation == 2
     with Workdir(tmp_path, resumed.config):
         pass

@@ -6,9 +6,10 @@ import json
 import pytest
 
 from cli import configs, training
-from language.finetune.data import load
+from language.finetune.data import NOTES, load
 from language.finetune.glue import GlueConfig
 from language.finetune.run import read_sections
+from nystromformer_jax.support.durable import read_json
 from nystromformer_jax.support.predictions import padded_len
 from nystromformer_jax.training.errors import ConfigDiffers
 from nystromformer_jax.training.workdir import check_folder
@@ -37,7 +38,8 @@ def test_older_runs_keep_their_batches(tmp_path):
         ({"group_by_length": True}, (True, 0)),
         ({"group_by_length": False, "base_len": 32}, (False, 32)),
     ):
-        rest = {name: x for name, x in config["data"].items() if name not in training.BATCHING}
+        kept = ("group_by_length", "base_len")
+        rest = {name: x for name, x in config["data"].items() if name not in kept}
         content = {**config, "data": {**rest, **recorded}}
         (tmp_path / "config.json").write_text(json.dumps(content))
         found = data_of(tmp_path)
@@ -62,5 +64,8 @@ def test_a_share_of_glues_training_examples_can_be_the_validation_set(tmp_path):
     total = len(whole.splits["train"])
     assert counts == {"train": total - total // 4, "valid": total // 4}
     assert held.sha256 != whole.sha256
+    notes = read_json(held.folder / NOTES)
+    assert notes["different"].keys() == counts.keys()
+    assert notes["shared"] == {"train/valid": 0}
     with pytest.raises(ValueError, match="valid_share"):
         GlueConfig(task="imdb", valid_share=0.1)

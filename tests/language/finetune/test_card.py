@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from language.finetune import trainer
-from language.finetune.card import license_of
+from language.finetune.card import license_of, model_card
 from language.finetune.heads import HEADS, Losses
 from language.finetune.run import make_loss
 from nystromformer_jax.pretrained import load
@@ -20,8 +20,8 @@ from tests.language.finetune.test_trainer import config_of, opened, trained
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """A tiny model whose card names a license."""
-    folder = fakes.checkpoint(tmp_path_factory.mktemp("model"))
+    """A tiny model in the folder of a run, whose card names a license."""
+    folder = fakes.checkpoint(tmp_path_factory.mktemp("mine") / "model")
     (folder / "README.md").write_text("---\ntags:\n- a\nlicense: apache-2.0\n---\nlicense: mit\n")
     return folder
 
@@ -39,8 +39,18 @@ def test_a_model_has_a_card_and_predictions_have_scores(tmp_path, checkpoint):
         "| accuracy | " + value,
         config["command"],
         ", ".join(data.task.labels),
+        f"weights of {checkpoint.parent.name}, whose license is apache-2.0",
+        "Class weights of the training loss: balanced",
     ):
         assert words in card
+    steps, run = result["total_steps"], run.with_task(data.task)
+    assert f"Training: {steps} steps of" in card
+    truncated = dataclasses.replace(run.data, truncation="head_tail")
+    changed = dataclasses.replace(run, data=truncated)
+    early = model_card(changed, data, {"threshold": 0.25}, steps - 1)
+    for words in (f"{steps - 1} of {steps} steps (stopped early)", "threshold: 0.25", "head_tail"):
+        assert words in early
+        assert words not in card
     source = fakes.write(tmp_path, "classification", "new")
     for name, scores in (("new.jsonl", False), ("new.tsv", True)):
         trainer.predict(tmp_path / "run", source, tmp_path / name, scores=scores)

@@ -86,7 +86,7 @@ def test_examples_samples_only_the_training_split(tmp_path, caplog):
         assert len(few.splits[split]) == len(whole.splits[split])
     assert (few.is_sample, whole.is_sample) == (True, False)
     assert not load_task("mnli", tmp_path, examples=31).is_sample
-    assert "MNLI has 31 of 392,702 examples for train" in caplog.text
+    assert "MNLI has 31 instead of 392,702 examples for train" in caplog.text
 
 
 def test_notes_count_different_shared_and_skipped_examples(tmp_path):

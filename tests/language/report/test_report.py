@@ -64,11 +64,13 @@ def test_table_2_shows_the_best_of_several_settings_and_prefers_complete_ones(tm
 
 def test_settings_and_runs_have_all_metrics(tmp_path):
     for seed in range(3):
-        write_glue(tmp_path / f"{seed}", "mrpc", seed=seed, value=0.8 + seed / 100)
+        early = {"last_step": 220} if seed == 2 else {}
+        write_glue(tmp_path / f"{seed}", "mrpc", seed=seed, value=0.8 + seed / 100, **early)
     groups = groups_in(tmp_path)
     table = settings_table(groups)
     assert list(table.columns)[2:4] == ["F1, %", "accuracy, %"]
     assert rows(table)["nystrom"][:4] == ["0, 1, 2", "81.00 ± 1.00", "81.00 ± 1.00", "± 2.48"]
+    assert table["steps"].tolist() == ["273 ± 46"]
     assert rows(runs_table(groups))["1"][2:4] == ["81.00 ± 1.50", "81.00 ± 1.50"]
 
 
