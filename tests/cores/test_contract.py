@@ -77,10 +77,6 @@ def np_pad(x, widths, value):
     return np.pad(x, (*widths, *rest), constant_values=value)
 
 
-def test_every_core_has_options():
-    assert OPTIONS.keys() == CORES.keys()
-
-
 def test_output_has_the_shape_and_dtype_of_the_query(core_name, rngs):
     for dtype in (jnp.float32, jnp.bfloat16):
         inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, dtype=dtype)

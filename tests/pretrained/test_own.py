@@ -73,12 +73,6 @@ def test_every_model_and_option_is_loaded_with_the_bits_of_its_parameters(tmp_pa
     assert read_config(tmp_path) == model.config
 
 
-def test_sizes_may_be_integers_of_numpy(tmp_path, no_annotations):
-    model = Nystromformer(dataclasses.replace(CONFIG, mlp_dim=np.int64(12)))
-    saved(tmp_path, model)
-    assert read_config(tmp_path) == model.config
-
-
 def test_dtype_is_chosen_when_loading(tmp_path):
     model = Nystromformer(dataclasses.replace(CONFIG, dtype="bfloat16"))
     saved(tmp_path, model)
