@@ -67,7 +67,6 @@ def assert_same(actual, model, arguments):
     "landmarks-ForMaskedLM",
     "bert-ForPreTraining",
     "bert, untied-ForMaskedLM",
-    "roberta-ForMaskedLM",
     "xlm-roberta-ForSequenceClassification",
     "camembert-ForMultipleChoice",
     "exact-ForQuestionAnswering",
