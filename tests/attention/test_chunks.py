@@ -23,7 +23,7 @@ def short_chunks(monkeypatch):
     jax.clear_caches()
 
 
-@cases_of("chunks", "mask", "one example")
+@cases_of("chunks", "mask")  # below, one example in chunks
 def test_chunks_equal_the_plain_form(request, rngs, case):
     assert_equals_plain_jnp(request, rngs, "chunks", case)
 

@@ -108,7 +108,6 @@ def test_every_head_survives_fine_tuning_in_transformers(rngs, tmp_path, kind, h
     ("head", "attention"),
     [
         ("ForSequenceClassification", {"attention": "softmax", "conv_kernel_size": 3}),
-        ("ForSequenceClassification", {"attention": "nystrom", "pinv_start": "batch_max"}),
         ("ForMultipleChoice", {"attention": "softmax", "conv_kernel_size": 0}),
     ],
 )

@@ -53,14 +53,12 @@ CLASSIFIER = "NystromformerForSequenceClassification"
     ("name", "changes"),
     [
         *((name, {"num_labels": 2}) for name in MODELS),
-        (CLASSIFIER, {"attention": "softmax", "dropout_rate": 0.0}),
+        (CLASSIFIER, {"attention": "softmax", "dropout_rate": 0.0, "layer_norm_epsilon": 1e-12}),
         (CLASSIFIER, {"attention": "softmax", "conv_kernel_size": 0}),
         (CLASSIFIER, {"conv_kernel_size": 0, "landmark_layout": "mlpen"}),
         (CLASSIFIER, {"pinv_iters": 4, "pinv_start": "batch_max", "mask_conv": False}),
-        (CLASSIFIER, {"attention": "linformer"}),
-        (CLASSIFIER, {"attention": "reformer"}),
-        (CLASSIFIER, {"classifier_activation": None, "activation": "relu", "num_labels": 1}),
-        (CLASSIFIER, {"attention_dropout_rate": 0.3, "layer_norm_epsilon": 1e-12}),
+        (CLASSIFIER, {"attention": "linformer", "attention_dropout_rate": 0.3}),
+        (CLASSIFIER, {"attention": "reformer", "classifier_activation": None, "num_labels": 1}),
     ],
 )
 def test_every_model_and_option_is_loaded_with_the_bits_of_its_parameters(tmp_path, name, changes):
