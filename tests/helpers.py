@@ -245,7 +245,8 @@ def dropped_shapes(module, variables, *inputs):
     shapes = []
 
     def spy(call, args, kwargs, context):
-        if isinstance(context.module, Dropout) and not kwargs["deterministic"]:
+        if isinstance(context.module, Dropout) and context.module.rate:
+            assert not kwargs["deterministic"]
             shapes.append(args[0].shape)
         return call(*args, **kwargs)
 

@@ -41,23 +41,6 @@ def test_every_attention_name_builds_its_own_core(name):
     assert {core for other in CORES if (core := core_class(other)) in built} == {core_class(name)}
 
 
-def test_attention_has_the_options_of_the_config():
-    options = {
-        "num_landmarks": 7,
-        "conv_kernel_size": 9,
-        "pinv_iters": 3,
-        "pinv_start": "batch_max",
-        "landmark_layout": "hf",
-        "landmark_selection": "kmeans",
-        "mask_conv": False,
-        "implementation": "xla",
-    }
-    core = config(**options).make_core()()
-    assert {name: getattr(core, name) for name in options} == options
-    softmax = config(**options, attention="softmax", attention_dropout_rate=0.3).make_core()()
-    assert (softmax.dropout_rate, softmax.conv_kernel_size, softmax.mask_conv) == (0.3, 9, False)
-
-
 def test_output_depends_on_token_types(rngs):
     model, inputs = Nystromformer(ONE_LAYER), tokens(rngs, BATCH, LENGTH)
     first = compiled(model)(inputs, None, jnp.zeros_like(inputs))

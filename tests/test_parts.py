@@ -81,7 +81,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow_except("pairs", "pretraining", "labeled tokens", "classification", "regression")
+@pytest.mark.slow_except("labeled tokens", "pretraining", "classification")
 @pytest.mark.parametrize("name", CASES)
 def test_parts_add_up_to_the_whole_batch(name):
     loss_fn, params, batch = CASES[name]()

@@ -63,6 +63,6 @@ def compiled(model):
 
 
 def parameters(model, inputs=(1, 7)):
-    init = functools.partial(model.init, deterministic=True)
+    init = model.clone(deterministic=True).init  # the argument, and here the attribute
     shapes = jax.eval_shape(init, jax.random.key(0), jnp.zeros(inputs, jnp.int32))
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))

@@ -26,9 +26,6 @@ from tests.helpers import (
 
 B, L, M, H, D = 2, 61, 7, 3, 5
 KMEANS = {"landmark_selection": "kmeans"}
-attend = jax.jit(functools.partial(nystrom_attention, num_landmarks=M, **KMEANS))
-
-
 on_one_device = jax.jit(functools.partial(cluster_landmarks, psum=lambda x: x))
 
 
@@ -74,16 +71,14 @@ def test_clusters_reduce_the_error_and_are_not_used_for_sharp_attention():
     centers = 1.5 * jax.random.normal(rngs[1], (1, 32, 4, 32))
     shuffled = jax.random.permutation(rngs[2], jnp.repeat(centers, 32, axis=1), axis=1)
 
-    @functools.partial(jax.jit, static_argnums=2)
-    def error(query, key, num_landmarks):
-        errors = approximation_error(query, key, value, num_landmarks=num_landmarks, **KMEANS)
+    @jax.jit
+    def error(query, key):
+        errors = approximation_error(query, key, value, num_landmarks=64, **KMEANS)
         return errors.nystrom.mean()
 
-    clusters = shuffled + 0.25 * query, shuffled + 0.25 * key
-    assert error(*clusters, 32) < 0.12
-    assert error(*clusters, 64) < 0.12
-    assert error(query, key, 64) < 0.65  # segments: 0.76
-    assert error(2 * query, 2 * key, 64) < 1.05  # clusters: 1.36
+    assert error(shuffled + 0.25 * query, shuffled + 0.25 * key) < 0.12
+    assert error(query, key) < 0.65  # segments: 0.76
+    assert error(2 * query, 2 * key) < 1.05  # clusters: 1.36
 
 
 def test_own_tokens_are_landmarks_and_clusters_do_not_depend_on_them(rngs):
@@ -111,18 +106,12 @@ def test_own_tokens_are_landmarks_and_clusters_do_not_depend_on_them(rngs):
 
 def test_equal_tokens_give_their_value(rngs):
     tokens = jnp.broadcast_to(normal(next(rngs), (1, 1, H, D)), (1, L, H, D))
-
-    def loss(x):
-        output = attend(x, x, x)
-        return output.mean(), output
-
-    (_, output), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(tokens)
+    output = nystrom_attention(tokens, tokens, tokens, num_landmarks=M, **KMEANS)
     assert_close(output, tokens, Tolerance(1e-3))
-    assert jnp.isfinite(gradient).all()
 
 
 @pytest.mark.slow_except("3-61")
-@pytest.mark.parametrize(("kinds", "length"), [(3, 61), (61, 61), (40, 300)])
+@pytest.mark.parametrize(("kinds", "length"), [(3, 61), (40, 300)])
 def test_gradient_equals_finite_differences(rngs, kinds, length):
     """With fewer kinds of tokens than landmarks, a cluster without tokens keeps its initial center."""
     with jax.enable_x64(True):

@@ -41,8 +41,7 @@ def formula(value, kernel):
 
 @per_head_and_channel
 @pytest.mark.slow_except(
-    *(f"{case}-{groups}" for case in ("1-35-1", "31-67-8", "128-33-8") for groups in GROUPS),
-    "263-301-1-head",
+    *(f"{case}-{groups}" for case in ("31-67-8", "128-33-1") for groups in GROUPS), "1-35-1-head"
 )
 @pytest.mark.parametrize("devices", [1, 8])
 @pytest.mark.parametrize(
@@ -94,17 +93,15 @@ def test_gradient_is_differentiable(rngs, groups):
 
 
 @pytest.mark.parametrize(
-    ("convolve", "value", "kernel"),
-    [
-        (depthwise_convolution, (1, 300, 1, 1), (1, 261)),
-        (depthwise_convolution, (1, 300, 1, 1), (1, 1, 261)),
-        (dense_convolution, (1, 300, 1), (261, 1, 1)),
-    ],
+    ("convolve", "kernel"),
+    [(_shifted, (1, 5)), (_shifted, (1, 1, 5)), (_banded, (1, 5)), (dense_convolution, (5, 1, 1))],
 )
-def test_bfloat16_stays_bfloat16_and_sums_in_float32(convolve, value, kernel):
-    output = jax.jit(convolve)(jnp.ones(value, jnp.bfloat16), jnp.ones(kernel, jnp.bfloat16))
+def test_bfloat16_stays_bfloat16_and_sums_in_float32(convolve, kernel):
+    value = jnp.ones((1, 9, 1) if convolve is dense_convolution else (1, 9, 1, 1), jnp.bfloat16)
+    weights = jnp.array([256, 1, -256, 1, 256], jnp.bfloat16).reshape(kernel)
+    output = jax.jit(convolve)(value, weights)
     assert output.dtype == jnp.bfloat16
-    assert float(output[0, 150].sum()) == 260  # 261 rounds to 260; a bfloat16 sum stops at 256
+    assert float(output[0, 4].sum()) == 258  # 256 + 1 is 256 in bfloat16
 
 
 @pytest.mark.usefixtures("one_device")
@@ -151,7 +148,7 @@ def test_vmap_and_jit_change_nothing(rngs, groups):
 
 
 @pytest.mark.parametrize("form", [_sum_of_matmuls, _lax_convolution])
-@pytest.mark.parametrize(("length", "width", "dilation"), [(1, 5, 1), (3, 7, 1), (31, 5, 3)])
+@pytest.mark.parametrize(("length", "width", "dilation"), [(3, 7, 1), (31, 5, 3)])
 def test_dense_convolution_equals_the_formula_of_the_docstring(rngs, form, length, width, dilation):
     """Forward and backward, from 5 channels to 7."""
     x = normal(next(rngs), (2, length, 5))

@@ -9,8 +9,7 @@ from nystromformer_jax.attention.dropout import dropout, random_words
 from tests.helpers import normal
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-@pytest.mark.parametrize("shape", [(31, 101, 47), (40, 4096)])
+@pytest.mark.parametrize(("rate", "shape"), [(0.1, (31, 101, 47)), (0.9, (40, 4096))])
 def test_drops_at_its_rate_and_preserves_the_mean(rngs, rate, shape):
     drop = jax.jit(functools.partial(dropout, rate=rate))
     dropped = np.asarray(drop(next(rngs), np.ones(shape, np.float32)))
@@ -34,8 +33,9 @@ def test_elements_are_uniform_and_nearly_independent(rngs):
 def test_gradient_is_zero_where_the_value_was_dropped(rngs):
     rng = next(rngs)
     x = normal(next(rngs), (7, 13))
-    gradient = jax.grad(lambda x: dropout(rng, x, 0.3).sum())(x)
-    np.testing.assert_allclose(gradient, dropout(rng, jnp.ones_like(x), 0.3), rtol=1e-6)
+    drop = jax.jit(functools.partial(dropout, rng, rate=0.3))
+    gradient = jax.grad(lambda x: drop(x).sum())(x)
+    np.testing.assert_allclose(gradient, drop(jnp.ones_like(x)), rtol=1e-6)
 
 
 def test_drops_the_same_elements_on_one_device_and_on_eight(rngs):
@@ -50,7 +50,7 @@ def test_drops_the_same_elements_on_one_device_and_on_eight(rngs):
 
 
 def test_scale_at_a_rate_near_one_is_finite(rngs):
-    x = jnp.ones(2**18)
-    dropped = dropout(next(rngs), x, 1 - 2**-18)
+    drop = jax.jit(functools.partial(dropout, rate=1 - 2**-18))
+    dropped = np.asarray(drop(next(rngs), np.ones(2**18, np.float32)))
     assert 0 < (dropped > 0).mean() < 1e-3
     assert np.isfinite(dropped).all()

@@ -4,13 +4,12 @@ import re
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from benchmarks.averages import fft_ema
 from nystromformer_jax.attention.ema import multi_scale_ema
-from tests.helpers import HALF, REFERENCE, assert_close, cost, normal
+from tests.helpers import HALF, REFERENCE, assert_close, largest_array, normal
 
 BATCH, CHANNELS, STATES = 2, 3, 4
 jit_ema = jax.jit(multi_scale_ema)
@@ -28,7 +27,7 @@ def squared(function, *arguments, **options):
     return (function(*arguments, **options) ** 2).mean()
 
 
-@pytest.mark.slow_except("1", "65", "700")
+@pytest.mark.slow_except("1", "700")
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 128, 129, 700])
 def test_equals_the_convolution_of_real_tokens_with_the_whole_kernel(rngs, length):
     """Forward and gradient, whatever padding contains: it counts as zeros."""
@@ -50,17 +49,9 @@ def test_equals_the_convolution_of_real_tokens_with_the_whole_kernel(rngs, lengt
     assert_close(actual, expected, REFERENCE)
 
 
-def test_weights_decay_to_1_over_e_after_one_time_scale():
-    x = jnp.zeros((1, 300, 1)).at[0, 150].set(1.0)
-    time_scales, weights = jnp.array([[[10.0]], [[70.0]]]), jnp.array([[[3.0]], [[2.0]]])
-    output = jit_ema(x, time_scales, weights)[0, :, 0]
-    expected = [5.0, 3 / np.e, 2 / np.e]  # at the token, after it (its past) and before it
-    assert_close(output[jnp.array([150, 160, 80])], jnp.array(expected), REFERENCE)
-
-
-@pytest.mark.slow_except("1x8-3", "2x4-1024")
-@pytest.mark.parametrize("length", [3, 130, 800, 1024])
-@pytest.mark.parametrize("shape", [(1, 2), (1, 8), (2, 4)], ids=["1x2", "1x8", "2x4"])
+@pytest.mark.slow_except("2x4-1021")
+@pytest.mark.parametrize("length", [3, 800, 1021])
+@pytest.mark.parametrize("shape", [(1, 8), (2, 4)], ids=["1x8", "2x4"])
 def test_a_split_length_gives_the_same_forward_and_gradient(rngs, length, shape):
     x, *states = random_averages(rngs, length)
     explicit = 2 * (AxisType.Explicit,)
@@ -107,13 +98,14 @@ def test_a_batch_split_over_devices_stays_split():
     assert not re.search("all-gather|all-to-all|collective-permute", text)
 
 
-def test_memory_is_linear_in_the_length():
+def test_arrays_of_the_gradient_are_linear_in_the_length():
     states = jax.ShapeDtypeStruct((2, CHANNELS, STATES), jnp.float32)
+    gradient = jax.grad(lambda *x: (multi_scale_ema(*x) ** 2).sum(), (0, 1, 2))
     short, long = (
-        cost(multi_scale_ema, jax.ShapeDtypeStruct((1, n, CHANNELS), jnp.float32), states, states)
+        largest_array(gradient, jax.ShapeDtypeStruct((1, n, CHANNELS), jnp.float32), states, states)
         for n in (1024, 8192)
     )
-    assert (long < 9 * short).all()
+    assert long < 9 * short
 
 
 def test_half_precision_is_near_float32(rngs):

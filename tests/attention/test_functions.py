@@ -57,19 +57,19 @@ def test_softmax_attention_is_that_of_jax_under_any_mask_whatever_padding_contai
 def test_every_number_of_tokens_equals_the_formula_of_the_paper_whatever_the_padding(
     rngs, cross, num_own
 ):
-    """From 1 to 130 tokens between padding of NaN; in cross-attention, few queries have many keys."""
-    counts, random = np.arange(1, 131), np.random.default_rng(0)
-    inputs = [np.asarray(x) for x in random_inputs(rngs, 130, 130, HEADS, DIM)]
+    """From 1 to 60 tokens between padding of NaN; in cross-attention, few queries have many keys."""
+    counts, random = np.arange(1, 61), np.random.default_rng(0)
+    inputs = [np.asarray(x) for x in random_inputs(rngs, 60, 60, HEADS, DIM)]
 
     def mask_of(counts, length):
         return random.permuted(np.arange(length)[None] < counts[:, None], axis=1)
 
-    mask = mask_of(counts, 149)
-    query_mask = mask_of(counts[::-1], 137) if cross else mask
+    mask = mask_of(counts, 79)
+    query_mask = mask_of(counts[::-1], 67) if cross else mask
     padded = []
     for x, real in zip(inputs, (query_mask, mask, mask), strict=True):
         own = np.full((*real.shape, HEADS, DIM), np.nan, np.float32)
-        for b in range(130):
+        for b in range(60):
             own[b, real[b]] = x[b, : real[b].sum()]
         padded.append(own)
     masks = {"mask": mask, "query_mask": query_mask if cross else None}
@@ -85,10 +85,11 @@ def test_the_output_of_an_own_query_is_exact_once_the_pseudoinverse_has_converge
     """Its row of kernel_1 is a row of kernel_2, so its row of the map is its row of kernel_3."""
     with jax.enable_x64(True):
         tokens = [x.astype(jnp.float64) for x in random_inputs(rngs, 2, 61, HEADS, DIM)]
-        attend = functools.partial(nystrom_attention, *tokens, num_landmarks=M, pinv_iters=40)
-        exact = softmax_attention(*tokens)
-        assert_close(attend(num_own_landmarks=2)[:, :2], exact[:, :2], REFERENCE)
-        assert (jnp.abs(attend()[:, :2] - exact[:, :2]).max(axis=(1, 3)) > 1e-2).all()
+        options = {"num_landmarks": M, "num_own_landmarks": 2, "pinv_iters": 30}
+        output = np.asarray(nystrom_attention(*tokens, **options))
+        exact = np.asarray(softmax_attention(*tokens))
+        assert_close(output[:, :2], exact[:, :2], REFERENCE)
+        assert (np.abs(output - exact)[:, 2:].max(axis=(1, 3)) > 1e-2).all()
 
 
 @pytest.mark.slow_except("iterative-1", "iterative-256", "ridge-16")
@@ -142,13 +143,10 @@ def test_gradients_equal_finite_differences_in_float64(rngs, lengths, cross):
         check_grads(attention, (*inputs, kernel), order=1, modes=modes, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.slow_except("real")
-@pytest.mark.parametrize("layout", ["real", "mlpen", "hf"])
-def test_jit_and_vmap_change_nothing(rngs, layout):
+def test_jit_and_vmap_change_nothing(rngs):
     inputs = random_inputs(rngs, 3, 35, HEADS, DIM)
     mask = mask_of_lengths([35, 20, 5], 35)
-    options = {"num_landmarks": M, "landmark_layout": layout}
-    attend = lambda *x: nystrom_attention(*x[:3], mask=x[3], **options)
+    attend = lambda *x: nystrom_attention(*x[:3], mask=x[3], num_landmarks=M)
     expected = attend(*inputs, mask)
     assert_close(jax.jit(attend)(*inputs, mask), expected, REFERENCE)
     one_by_one = jax.vmap(lambda *x: attend(*(y[None] for y in x))[0])(*inputs, mask)

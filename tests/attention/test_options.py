@@ -35,7 +35,14 @@ def test_a_core_and_a_config_carry_all_options():
     changed = NystromOptions(num_landmarks=7, pinv="ridge", normalize_rows=True)
     values = dataclasses.asdict(changed)
     assert options_of(NystromAttention(**values)) == changed
-    assert options_of(NystromformerConfig(vocab_size=9, **values)) == changed
+    more = {"conv_kernel_size": 9, "mask_conv": False, "implementation": "xla"}
+    config = NystromformerConfig(vocab_size=9, **values | more)
+    assert options_of(config) == dataclasses.replace(changed, mask_conv=False)
+    core = config.make_core()()
+    assert {name: getattr(core, name) for name in values | more} == values | more
+    config = dataclasses.replace(config, attention="softmax", attention_dropout_rate=0.3)
+    softmax = config.make_core()()
+    assert (softmax.dropout_rate, softmax.conv_kernel_size, softmax.mask_conv) == (0.3, 9, False)
 
 
 @pytest.mark.parametrize("function", [nystrom_factors, sharded_nystrom_attention])

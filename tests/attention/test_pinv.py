@@ -100,7 +100,7 @@ def test_every_product_has_the_highest_or_the_given_precision(precision, name):
 def test_ridge_solves_the_regularized_equations(rngs, shape, num_iters):
     with jax.enable_x64(True):
         kernel = jax.nn.softmax(3 * normal(next(rngs), shape, jnp.float64))
-        actual = ridge_pinv(kernel, num_iters=num_iters)
+        actual = jax.jit(functools.partial(ridge_pinv, num_iters=num_iters))(kernel)
         assert_close(actual, ridge_inverse(kernel, num_iters), REFERENCE)
 
 
@@ -115,18 +115,6 @@ def test_ridge_has_derivatives_of_every_order_and_mode(rngs):
     with jax.enable_x64(True):
         kernel = jnp.abs(normal(next(rngs), (2, 5, 4), jnp.float64))
         check_grads(jax.jit(ridge_pinv), (kernel,), order=2, modes=["fwd", "rev"], rtol=1e-4)
-
-
-@pytest.mark.slow(minutes=0.1)
-def test_gradient_of_ridge_in_float32_is_near_float64(rngs):
-    def gradient(logits, weights):  # with respect to logits, so that all row sums stay one
-        return jax.vjp(lambda x: ridge_pinv(jax.nn.softmax(x)), logits)[1](weights)[0]
-
-    logits, weights = (normal(next(rngs), (4, 37, 37)) for _ in range(2))
-    with jax.enable_x64(True):
-        exact = gradient(logits.astype(jnp.float64), weights.astype(jnp.float64))
-    difference = np.linalg.norm(gradient(logits, weights) - np.asarray(exact))
-    assert difference < 2e-5 * np.linalg.norm(exact)
 
 
 @pytest.mark.parametrize(("dtype", "forward"), [(jnp.bfloat16, 15), (jnp.float32, 18)])

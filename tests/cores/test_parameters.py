@@ -53,6 +53,15 @@ def test_convolution_per_channel_is_added_to_the_attention(name, rngs):
     assert_close(*run(query, key, value), REFERENCE, where=mask)
 
 
+def test_the_baseline_without_attention_reads_only_values_by_its_convolution(rngs):
+    query, key, value = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    variables = {"params": {"conv_kernel": jnp.ones((HEADS, 5))}}
+    call = make_core("none", conv_kernel_size=5)().apply
+    output = call(variables, query, key, value, deterministic=True)
+    assert (output == call(variables, key, query, value, deterministic=True)).all()
+    assert (make_core("none")().apply({}, query, key, value, deterministic=True) == 0).all()
+
+
 @pytest.mark.parametrize("name", ["performer", "reformer"])
 @pytest.mark.parametrize(
     "setting", [jax.default_prng_impl("rbg"), jax.enable_x64(True)], ids=["rbg", "x64"]

@@ -108,60 +108,54 @@ def test_unsupported_arguments_fall_back_to_xla_with_one_warning(options, word):
 
 
 @pytest.mark.parametrize(
-    ("mesh", "word"),
+    ("mesh", "batch", "word"),
     [
-        (functools.partial(tpus, "TPU v4", data=4), "TPU v4"),
-        (functools.partial(tpus, data=2, model=2, types=(AUTO, AUTO)), "'model'"),
-        (functools.partial(tpus, data=3), "3 devices"),
+        (functools.partial(tpus, "TPU v4", data=4), 4, "TPU v4"),
+        (functools.partial(tpus, data=2, model=2, types=(AUTO, AUTO)), 4, "'model'"),
+        (functools.partial(tpus, data=3), 4, "3 devices"),
+        (functools.partial(tpus, data=1), jax.export.symbolic_shape("b")[0], "fixed batch size"),
     ],
 )
-def test_unsupported_devices_fall_back_to_xla(mesh, word):
+def test_unsupported_devices_and_batches_fall_back_to_xla(no_annotations, mesh, batch, word):
     with pytest.warns(UserWarning, match=word), mesh():
-        assert "pallas_call" not in traced()
-
-
-def test_a_batch_of_any_size_falls_back_to_xla(no_annotations):
-    (batch,) = jax.export.symbolic_shape("batch")
-    with pytest.warns(UserWarning, match="fixed batch size"), tpus(data=1):
         assert "pallas_call" not in traced((batch, 300, 2, 64))
 
 
-def test_mixed_dtypes_fall_back_to_xla():
-    x = jax.ShapeDtypeStruct((1, 140, 2, 32), jnp.float32)
-    half = jax.ShapeDtypeStruct(x.shape, jnp.bfloat16)
-    attend = functools.partial(nystrom_attention, num_landmarks=16, implementation="pallas_tpu")
-    with pytest.warns(UserWarning, match="several dtypes"):
-        jax.eval_shape(attend, x, half, x)
+X, HALF = (jax.ShapeDtypeStruct((8, 320, 2, 32), dtype) for dtype in (jnp.float32, jnp.bfloat16))
+BY_KERNELS = {"num_landmarks": 16, "implementation": "pallas_tpu"}
 
 
-def test_shard_map_with_check_vma_falls_back_to_xla():
-    mesh = jax.make_mesh((8,), ("data",), (AUTO,))
-    tokens = jax.ShapeDtypeStruct((8, 140, 2, 32), jnp.float32)
-    attend = functools.partial(nystrom_attention, num_landmarks=16, implementation="pallas_tpu")
+def sharded_by_the_user(*inputs, check_vma):
+    mesh, spec = jax.make_mesh((8,), ("data",), (AUTO,)), PartitionSpec("data")
+    attend = functools.partial(nystrom_attention, **BY_KERNELS)
+    options = {"mesh": mesh, "in_specs": (spec,) * 3, "out_specs": spec, "check_vma": check_vma}
+    return jax.shard_map(attend, **options)(*inputs)
 
-    def program(check_vma):
-        spec = PartitionSpec("data")
-        each = jax.shard_map(
-            attend, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec, check_vma=check_vma
-        )
-        return str(jax.make_jaxpr(each)(tokens, tokens, tokens))
 
-    assert "pallas_call" in program(check_vma=False)
-    with pytest.warns(UserWarning, match="check_vma=False"):
-        assert "pallas_call" not in program(check_vma=True)
+def with_a_split_length(*inputs):
+    mesh = jax.make_mesh((8,), ("sequence",), (AUTO,))
+    return sharded_nystrom_attention(*inputs, mesh=mesh, **BY_KERNELS)
+
+
+@pytest.mark.parametrize(
+    ("attend", "inputs", "word"),
+    [
+        (functools.partial(nystrom_attention, **BY_KERNELS), (X, HALF, X), "several dtypes"),
+        (functools.partial(sharded_by_the_user, check_vma=True), (X, X, X), "check_vma=False"),
+        (with_a_split_length, (X, X, X), "a length split over devices"),
+    ],
+)
+def test_other_calls_fall_back_to_xla(attend, inputs, word):
+    with pytest.warns(UserWarning, match=word):
+        assert "pallas_call" not in str(jax.make_jaxpr(attend)(*inputs))
+
+
+def test_shard_map_without_check_vma_runs_the_kernels():
+    program = jax.make_jaxpr(functools.partial(sharded_by_the_user, check_vma=False))(X, X, X)
+    assert "pallas_call" in str(program)
 
 
 def test_several_devices_without_a_mesh_fall_back_to_xla(monkeypatch):
     monkeypatch.setattr(choice, "target_device", lambda: ("tpu", "TPU v5 lite"))
     with pytest.warns(UserWarning, match="jax.set_mesh"):
         assert "pallas_call" not in traced()
-
-
-def test_a_split_length_falls_back_to_xla():
-    tokens = jax.ShapeDtypeStruct((4, 320, 2, 64), jnp.float32)
-    mesh = jax.make_mesh((8,), ("sequence",), (AUTO,))
-    attend = functools.partial(
-        sharded_nystrom_attention, mesh=mesh, num_landmarks=16, implementation="pallas_tpu"
-    )
-    with pytest.warns(UserWarning, match="a length split over devices"):
-        assert "pallas_call" not in str(jax.make_jaxpr(attend)(tokens, tokens, tokens))

@@ -96,9 +96,7 @@ def test_a_block_equals_its_formula(rngs):
             return x @ weights[name]["kernel"] + weights[name]["bias"][None, None]
 
         def norm(name, x):
-            x = x - x.mean(-1, keepdims=True)
-            x = x / jnp.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
-            return x * weights[name]["scale"][None, None] + weights[name]["bias"][None, None]
+            return nn.LayerNorm(epsilon=1e-5).apply({"params": weights[name]}, x)
 
         def scaled(name, x):
             scale, shift = weights[f"{name}_scale"], weights[f"{name}_shift"]

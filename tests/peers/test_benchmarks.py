@@ -8,7 +8,6 @@ peers = pytest.importorskip(
 pytestmark = pytest.mark.peers
 
 
-@pytest.mark.parametrize("mode", ["forward", "gradient"])
-def test_module_of_hugging_face_runs_in_mixed_precision(mode):
+def test_module_of_hugging_face_runs_in_mixed_precision():
     # With up to 64 tokens, the module would not compute a pseudoinverse.
-    peers.call_of("Hugging Face", mode, 1, 128, conv=33, half=True)()
+    peers.call_of("Hugging Face", "gradient", 1, 128, conv=33, half=True)()

@@ -39,14 +39,12 @@ KINDS |= {
 }
 
 
-def fine_tune(model, arguments, labels):
+def fine_tune(model, arguments):
     """Three steps of AdamW that move every parameter, including those that start at zero."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2)
     for _ in range(3):
-        found = tiny.run_theirs(model, *arguments, **labels)
-        loss = found.loss if labels else (found.last_hidden_state**2).mean()
         optimizer.zero_grad()
-        loss.backward()
+        tiny.loss_of(tiny.run_theirs(model, *arguments)).backward()
         optimizer.step()
     return model
 
@@ -69,7 +67,6 @@ def assert_same(actual, model, arguments):
     "landmarks-ForMaskedLM",
     "bert-ForPreTraining",
     "bert, untied-ForMaskedLM",
-    "roberta-ForMaskedLM",
     "xlm-roberta-ForSequenceClassification",
     "camembert-ForMultipleChoice",
     "exact-ForQuestionAnswering",
@@ -99,8 +96,7 @@ def test_every_head_survives_fine_tuning_in_transformers(rngs, tmp_path, kind, h
     assert type(theirs).__name__ == f"{prefix}{head}"
     arguments = tiny.batch(rngs, head)
     assert_same(run_ours(tmp_path / "ours", *arguments), theirs, arguments)
-    labels = tiny.labels_of(rngs, head)
-    fine_tune(theirs, arguments, labels).save_pretrained(tmp_path / "tuned")
+    fine_tune(theirs, arguments).save_pretrained(tmp_path / "tuned")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         actual = run_ours(tmp_path / "tuned", *arguments)
@@ -112,7 +108,6 @@ def test_every_head_survives_fine_tuning_in_transformers(rngs, tmp_path, kind, h
     ("head", "attention"),
     [
         ("ForSequenceClassification", {"attention": "softmax", "conv_kernel_size": 3}),
-        ("ForSequenceClassification", {"attention": "nystrom", "pinv_start": "batch_max"}),
         ("ForMultipleChoice", {"attention": "softmax", "conv_kernel_size": 0}),
     ],
 )
@@ -131,7 +126,7 @@ def test_our_config_section_is_ignored_with_a_warning_if_the_weights_changed(
     # Nothing was trained, so the section is still valid.
     assert from_pretrained(tmp_path / "untouched")[0] == from_pretrained(tmp_path / "ours")[0]
     arguments = tiny.batch(rngs, head)
-    fine_tune(theirs, arguments, tiny.labels_of(rngs, head)).save_pretrained(tmp_path / "tuned")
+    fine_tune(theirs, arguments).save_pretrained(tmp_path / "tuned")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", UpstreamMismatchWarning)

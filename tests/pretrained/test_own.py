@@ -53,14 +53,12 @@ CLASSIFIER = "NystromformerForSequenceClassification"
     ("name", "changes"),
     [
         *((name, {"num_labels": 2}) for name in MODELS),
-        (CLASSIFIER, {"attention": "softmax", "dropout_rate": 0.0}),
+        (CLASSIFIER, {"attention": "softmax", "dropout_rate": 0.0, "layer_norm_epsilon": 1e-12}),
         (CLASSIFIER, {"attention": "softmax", "conv_kernel_size": 0}),
         (CLASSIFIER, {"conv_kernel_size": 0, "landmark_layout": "mlpen"}),
         (CLASSIFIER, {"pinv_iters": 4, "pinv_start": "batch_max", "mask_conv": False}),
-        (CLASSIFIER, {"attention": "linformer"}),
-        (CLASSIFIER, {"attention": "reformer"}),
-        (CLASSIFIER, {"classifier_activation": None, "activation": "relu", "num_labels": 1}),
-        (CLASSIFIER, {"attention_dropout_rate": 0.3, "layer_norm_epsilon": 1e-12}),
+        (CLASSIFIER, {"attention": "linformer", "attention_dropout_rate": 0.3}),
+        (CLASSIFIER, {"attention": "reformer", "classifier_activation": None, "num_labels": 1}),
     ],
 )
 def test_every_model_and_option_is_loaded_with_the_bits_of_its_parameters(tmp_path, name, changes):
@@ -70,12 +68,6 @@ def test_every_model_and_option_is_loaded_with_the_bits_of_its_parameters(tmp_pa
     again, read = from_pretrained(tmp_path)
     assert again == model
     assert same_bits(read, variables)
-    assert read_config(tmp_path) == model.config
-
-
-def test_sizes_may_be_integers_of_numpy(tmp_path, no_annotations):
-    model = Nystromformer(dataclasses.replace(CONFIG, mlp_dim=np.int64(12)))
-    saved(tmp_path, model)
     assert read_config(tmp_path) == model.config
 
 

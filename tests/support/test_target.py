@@ -20,7 +20,7 @@ def test_target_is_the_device_of_the_ambient_mesh(platform):
         assert on_gpu() == (platform in ("gpu", "cuda"))
 
 
-@cases_of("gpu", "normalized rows", "bfloat16")
+@cases_of("gpu", "normalized rows")
 def test_values_and_gradients_are_those_of_other_devices(request, rngs, case):
     assert_equals_plain_jnp(request, rngs, "gpu", case)
 
