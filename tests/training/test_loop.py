@@ -301,3 +301,14 @@ def test_a_state_that_is_not_finite_is_not_evaluated(tmp_path):
     with pytest.raises(LossNotFinite, match="became NaN or infinite between steps 1 and 10"):
         tiny.train(tmp_path, settings, summarize=summarize)
     assert "valid" not in (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_training_ends_after_evaluations_without_a_better_one(tmp_path, capsys):
+    settings = tiny.config(60, eval=EvalConfig(every_steps=10, patience=2))
+    with pytest.raises(StopIteration):  # at the third evaluation
+        tiny.train(tmp_path, settings, eval_step=scripted([0.5, 0.4]), **SCRIPTED)
+    outcome = tiny.train(tmp_path, settings, eval_step=scripted([0.7, 0.7, 0.1]), **SCRIPTED)
+    assert (outcome.best_step, outcome.last_step) == (30, 50)
+    assert "2 evaluations in a row were not better than that of step 30" in capsys.readouterr().err
+    again = tiny.train(tmp_path, settings, eval_step=scripted([]), **SCRIPTED)
+    assert (again.best_step, again.last_step) == (30, 50)
