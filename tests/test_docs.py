@@ -277,12 +277,3 @@ def test_every_key_of_a_config_is_documented(generate):
 def test_the_notebook_is_the_tutorial(generate):
     """To update: python docs/generate.py."""
     assert generate.NOTEBOOK.read_text() == generate.notebook((DOCS / "tutorial.md").read_text())
-
-
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=relative)
-def test_code_and_tables_fit_a_screen(page):
-    text = page.read_text()
-    code = [block for kind, block in BLOCK.findall(text) if not kind.startswith("{")]
-    assert not [line for line in "".join(code).splitlines() if len(line) > 80]
-    rules = re.findall(r"^\|(?: ?:?-+:? ?\|)+$", text, re.MULTILINE)
-    assert not [rule for rule in rules if rule.count("|") - 1 > 9]  # columns

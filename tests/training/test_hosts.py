@@ -49,13 +49,13 @@ def same_numbers(workdir, other):
     """Compares up to rounding, because sums over devices have another order."""
     one, two = tiny.lines_of(workdir), tiny.lines_of(other)
     assert_close(one, two, REFERENCE)
-    assert_close(tiny.last_params(workdir, 60), tiny.last_params(other, 60), REFERENCE)
+    assert_close(tiny.last_params(workdir, 30), tiny.last_params(other, 30), REFERENCE)
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alone")
-    tiny.train(folder, tiny.config(60, events=True))
+    tiny.train(folder)
     return folder
 
 
@@ -67,12 +67,12 @@ def test_a_signal_to_one_process_stops_both_and_four_resume(alone, tmp_path):
     os.kill(second, signal.SIGTERM)
     code, said, _ = finish(run)
     assert code == 128 + signal.SIGTERM, said
-    stopped = re.findall(r"\[(\d)\] Stopped by SIGTERM after step (\d+) of 60, everything", said)
+    stopped = re.findall(r"\[(\d)\] Stopped by SIGTERM after step (\d+) of 30, everything", said)
     assert sorted(number for number, _ in stopped) == ["0", "1"]
     assert len({step for _, step in stopped}) == 1
     code, said, _ = finish(start(4, tmp_path))
     assert code == 0, said
-    assert f"Resuming from step {stopped[0][1]} of 60" in said
+    assert f"Resuming from step {stopped[0][1]} of 30" in said
     same_numbers(tmp_path, alone)
 
 
@@ -150,7 +150,7 @@ os._exit(0)
 def test_loss_of_one_process_ends_the_others_and_one_resumes(alone, tmp_path):
     run = start(2, tmp_path, seconds=0.05)
     second = pid_of(run, 1)
-    wait_for_lines(tmp_path, 6, run)
+    wait_for_lines(tmp_path, 4, run)
     os.kill(second, signal.SIGKILL)
     killed = time.monotonic()
     code, said, _ = finish(run)
@@ -159,7 +159,7 @@ def test_loss_of_one_process_ends_the_others_and_one_resumes(alone, tmp_path):
     ours = r"\[0\] Process 0 of 2 lost another process \(.*Start all of them again"
     jaxs = r"\[0\] .*This most likely indicates that another task died"  # while it waits for a save
     assert re.search(f"{ours}|{jaxs}", said), said
-    tiny.train(tmp_path, tiny.config(60, events=True))
+    tiny.train(tmp_path, tiny.config(events=True))
     same_numbers(tmp_path, alone)
 
 
