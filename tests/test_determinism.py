@@ -119,9 +119,8 @@ def fine_tuning_spec(folder, seed):
 @pytest.mark.slow_except("lra_spec")
 @pytest.mark.parametrize("make_spec", [lra_spec, pretraining_spec, fine_tuning_spec])
 def test_another_seed_changes_the_initial_parameters(make_spec, tmp_path):
-    specs = [make_spec(tmp_path / str(i), seed) for i, seed in enumerate((0, 0, 1))]
-    one, again, other = (bytes_of(jax.jit(spec.make_params)()) for spec in specs)
-    assert one == again
+    specs = [make_spec(tmp_path / str(seed), seed) for seed in (0, 1)]
+    one, other = (bytes_of(jax.jit(spec.make_params)()) for spec in specs)
     kernels = [path for path in one if path.endswith("['kernel']")]
     assert len(kernels) > 5
     assert not any(one[path] == other[path] for path in kernels)

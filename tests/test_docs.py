@@ -5,7 +5,6 @@ import ast
 import importlib
 import importlib.util
 import inspect
-import json
 import re
 import shlex
 import sys
@@ -277,26 +276,4 @@ def test_every_key_of_a_config_is_documented(generate):
 
 def test_the_notebook_is_the_tutorial(generate):
     """To update: python docs/generate.py."""
-    text = generate.NOTEBOOK.read_text()
-    assert text == generate.notebook((DOCS / "tutorial.md").read_text())
-    first, *rest = (cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code")
-    assert any("pip install" in line for line in first["source"])
-    blocks = BLOCK.findall((DOCS / "tutorial.md").read_text())
-    expected = [code.strip() for kind, code in blocks if kind == "python"]
-    assert ["".join(cell["source"]) for cell in rest] == expected
-
-
-def test_pictures_of_the_tutorial_are_small():
-    """To update: python docs/generate.py --pictures."""
-    pictures = re.findall(r"\((tutorial-\w+\.png)\)", (DOCS / "tutorial.md").read_text())
-    assert len(pictures) == 2
-    assert all((DOCS / picture).stat().st_size <= 60_000 for picture in pictures)
-
-
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=relative)
-def test_code_and_tables_fit_a_screen(page):
-    text = page.read_text()
-    code = [block for kind, block in BLOCK.findall(text) if not kind.startswith("{")]
-    assert not [line for line in "".join(code).splitlines() if len(line) > 80]
-    rules = re.findall(r"^\|(?: ?:?-+:? ?\|)+$", text, re.MULTILINE)
-    assert not [rule for rule in rules if rule.count("|") - 1 > 9]  # columns
+    assert generate.NOTEBOOK.read_text() == generate.notebook((DOCS / "tutorial.md").read_text())

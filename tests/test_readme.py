@@ -1,4 +1,4 @@
-"""README is short, has the two commands of CI, and agrees with the stored results."""
+"""README has the two commands of CI, and agrees with the stored results."""
 
 import json
 import re
@@ -15,26 +15,12 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def test_readme_is_short():
-    assert README.count("\n") <= 180
-
-
 @pytest.mark.parametrize("marker", ["main-job", "tests"])
 def test_commands_that_ci_runs_are_one_line_each(marker):
     block = re.search(rf"<!-- {marker} -->\n```bash\n(.*?)```", README, re.DOTALL)
     assert block is not None
     assert block[1].count("\n") == 1
     assert block[1].startswith("python3 -m venv .venv && . .venv/bin/activate && pip install -e ")
-
-
-def test_first_python_block_needs_only_the_library():
-    """CI runs it with only the wheel installed."""
-    block = re.search(r"```python\n(.*?)```", README, re.DOTALL)
-    assert block is not None
-    assert set(re.findall(r"^(?:from|import) (\w+)", block[1], re.MULTILINE)) == {
-        "jax",
-        "nystromformer_jax",
-    }
 
 
 def test_citation_has_the_version_of_the_package():

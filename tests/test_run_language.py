@@ -163,12 +163,8 @@ def invalid(tmp_path, checkpoint):
         ("finetune", f"{SST2}A/vocabless --mode=check", "A/vocabless contains no tokenizer"),
         ("finetune", f"{SST2}MODEL {DIR}A/SST-2 --workdir=A/run", "train.tsv, line 5"),
         ("finetune", f"{SST2}A/truncated {DIR}A/good/SST-2 --workdir=A/run", "model.safetensors"),
-        ("pretrain", "", "--config=configs/pretrain.py"),
-        ("pretrain", f"{PRETRAIN}:demo,attention=nystrm", "did you mean nystrom?"),
-        ("pretrain", f"{PRETRAIN} --config.train.step=3", "did you mean train."),
         ("pretrain", f"{PRETRAIN}:checkpoint", "init.checkpoint"),
         ("pretrain", f"{PRETRAIN}:demo --config.attention.name=softmax", "attention=softmax"),
-        ("pretrain", "--config=configs/glue.py", "run_finetune.py"),
     ],
 )
 def test_an_invalid_call_ends_with_one_line(

@@ -148,7 +148,7 @@ def assert_answered(program, answer, arguments):
         assert len(answer.errors.split()) > 3, said
 
 
-@pytest.mark.slow_except("lra", "pretrain", "glue")
+@pytest.mark.slow_except("lra")
 @pytest.mark.parametrize("name", CASES)
 def test_any_command_line_is_rejected_or_gives_a_valid_config(
     name, in_repository, checkpoint, no_annotations

@@ -17,7 +17,6 @@ from nystromformer_jax import (
     MultiHeadAttention,
     NystromformerConfig,
     NystromformerForMaskedLM,
-    SelfAttention,
     collect,
     depthwise_convolution,
     distribute,
@@ -143,12 +142,6 @@ CALLS = {
         attention,
         of(inputs_q=Y, inputs_kv=Y, mask=MASK, query_mask=MASK, num_heads=2, qkv_features=4),
     ),
-    "SelfAttention": (
-        lambda x, mask, num_heads: applied(
-            SelfAttention(num_heads, make_core("nystrom", num_landmarks=M)), x, mask
-        ),
-        of(x=Y, mask=MASK, num_heads=2),
-    ),
     "MlpBlock": (
         lambda x, **options: applied(MlpBlock(**options), x),
         of(x=Y, mlp_dim=7, activation="gelu", dropout_rate=0.1),
@@ -232,5 +225,6 @@ def test_rejects_invalid_arguments(name, no_annotations):
         for wrong in invalid_values(value, any_rank=(name, argument) in ANY_RANK):
             said = traced_refusal(call, arguments | {argument: wrong})
             assert said is not None, (argument, wrong)
-        for other in other_values(value):
+        # Cores share the validation of arrays.
+        for other in other_values(value) if name not in CORES or name == "nystrom" else ():
             traced_refusal(call, arguments | {argument: other})

@@ -1,5 +1,3 @@
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +22,7 @@ def words_of(line):
 
 
 def best(weights, words):
-    return [words[i] for i in np.argsort(-np.asarray(weights))[: script.TOP]]
+    return [words[i] for i in np.argsort(-weights)[: script.TOP]]
 
 
 @pytest.mark.slow_except("0")
@@ -35,13 +33,18 @@ def test_fills_masks_and_prints_a_row_of_the_selected_layers_map(tmp_path, capsy
     script.main([str(tmp_path), "--text", TEXT, f"--layer={layer}"])
     first, second, row = capsys.readouterr().out.splitlines()
     model, variables = from_pretrained(tmp_path, attention="nystrom")
-    logits = jax.jit(partial(model.apply, deterministic=True))(variables, IDS[None])[0]
+
+    @jax.jit
+    def logits_and_map(variables):
+        maps = attention_maps(model, variables, IDS[None], deterministic=True)
+        query, key = maps[layer].inputs[:2]
+        kernel_1, inverse, kernel_3 = nystrom_factors(query, key, num_landmarks=tiny.LANDMARKS)
+        logits = model.apply(variables, IDS[None], deterministic=True)
+        return logits[0], (kernel_1 @ inverse @ kernel_3)[0, :, 1].mean(axis=0)
+
+    logits, weights = map(np.asarray, logits_and_map(variables))
     assert words_of(first) == best(logits[1], WORDS)
     assert words_of(second) == best(logits[8], WORDS)
-    maps = attention_maps(model, variables, IDS[None], deterministic=True)
-    query, key = maps[layer].inputs[:2]
-    kernel_1, inverse, kernel_3 = nystrom_factors(query, key, num_landmarks=tiny.LANDMARKS)
-    weights = np.asarray((kernel_1 @ inverse @ kernel_3)[0, :, 1].mean(axis=0))
     assert row.startswith("mask 1 attends to: ")
     assert row.partition(": ")[2].split(", ") == [
         f"{WORDS[IDS[i]]} ({i}) {weights[i]:.3f}" for i in np.argsort(-weights)[: script.TOP]

@@ -22,18 +22,6 @@ def test_recording_is_signal_plus_offset_and_references_are_zero(rngs):
     assert np.ptp(offset, axis=0).min() > 0.1
 
 
-@pytest.mark.slow(minutes=1)
-def test_only_attention_to_all_samples_sees_the_far_end(rngs):
-    model = {
-        name: script.Denoiser(attention, script.nnx.Rngs(0))
-        for name, attention in script.ATTENTIONS.items()
-    }
-    read, _ = script.recordings(next(rngs), 1, 131)
-    changed = read.at[:, -1].add(3.0)
-    moved = [np.asarray(abs(m(changed) - m(read)))[0, 0] for m in model.values()]
-    assert moved[0] == 0 < moved[1]
-
-
 @pytest.mark.slow(minutes=2)
 def test_far_references_remove_most_of_the_error(capsys):
     script.main(["--length=1024"])

@@ -9,11 +9,19 @@ import pytest
 from hypothesis import strategies as st
 
 from cli.training import keep_stored
-from configs import image, listops, pathfinder, retrieval, text
+from configs import image, listops, retrieval
 from configs import pretrain as pretrain_config
 from language import pretrain
 from lra import train
-from nystromformer_jax.training import ConfigDiffers, Workdir, accumulation
+from nystromformer_jax.training import (
+    ConfigDiffers,
+    EvalConfig,
+    FitConfig,
+    OptimizerConfig,
+    TrainConfig,
+    Workdir,
+    accumulation,
+)
 from nystromformer_jax.training.config import num_parts
 
 
@@ -34,13 +42,8 @@ def config(**train):
 @pytest.mark.parametrize(
     ("values", "parts"),
     [
-        (listops.get_config(), 16),
-        (text.get_config(), 16),
-        (image.get_config(), 64),
-        (retrieval.get_config(), 32),  # a pair has two sequences
-        (pathfinder.get_config(), 64),
         (listops.get_config("softmax"), 16),
-        (listops.get_config("nystrom,quirks=mlpen"), 1),
+        (retrieval.get_config(), 32),  # a pair has two sequences
         (image.get_config("nystrom,quirks=mlpen"), 2),  # the authors' parts
         (listops.get_config("nystrom,pinv_start=batch_max"), 1),
     ],
@@ -62,7 +65,7 @@ def test_devices_divide_their_own_rows_and_a_given_number_is_kept():
     assert prepare(config(accumulation=4)).fit.train.accumulation == 4
 
 
-@pytest.mark.parametrize(("cores", "parts"), [(1, 64), (2, 64), (8, 16), (64, 2), (1024, 1)])
+@pytest.mark.parametrize(("cores", "parts"), [(1, 64), (2, 64), (8, 16), (1024, 1)])
 def test_more_cores_get_larger_parts(monkeypatch, cores, parts):
     monkeypatch.setenv("NPROC", str(cores))
     assert prepare(config()).fit.train.accumulation == parts
@@ -125,9 +128,12 @@ def test_runs_of_0_2_0_resume_with_their_parts(tmp_path):
     [(16, 1, 0, 1, 16), (16, 2, 0, 1, 16), (16, 8, 0, 1, 8), (16, 8, 3, 1, 3), (16, 8, 0, 16, 16)],
 )
 def test_evaluation_batches_have_four_parts(batch, accumulation, given, shards, rows):
-    values = config(batch_size=batch, accumulation=accumulation)
-    values["eval"]["batch_size"] = given
-    assert prepare(values).fit.eval_batch_size(shards) == rows
+    fit = FitConfig(
+        train=TrainConfig(total_steps=1, batch_size=batch, accumulation=accumulation),
+        optimizer=OptimizerConfig(learning_rate=1.0, warmup_steps=0),
+        eval=EvalConfig(batch_size=given),
+    )
+    assert fit.eval_batch_size(shards) == rows
 
 
 @hypothesis.given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12), st.booleans())

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax.errors import JaxRuntimeError
 
+from launch import local
 from nystromformer_jax.training import (
     HostsConfig,
     MeshConfig,
@@ -48,13 +49,13 @@ def same_numbers(workdir, other):
     """Compares up to rounding, because sums over devices have another order."""
     one, two = tiny.lines_of(workdir), tiny.lines_of(other)
     assert_close(one, two, REFERENCE)
-    assert_close(tiny.last_params(workdir, 60), tiny.last_params(other, 60), REFERENCE)
+    assert_close(tiny.last_params(workdir, 30), tiny.last_params(other, 30), REFERENCE)
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alone")
-    tiny.train(folder, tiny.config(60, events=True))
+    tiny.train(folder)
     return folder
 
 
@@ -66,12 +67,12 @@ def test_a_signal_to_one_process_stops_both_and_four_resume(alone, tmp_path):
     os.kill(second, signal.SIGTERM)
     code, said, _ = finish(run)
     assert code == 128 + signal.SIGTERM, said
-    stopped = re.findall(r"\[(\d)\] Stopped by SIGTERM after step (\d+) of 60, everything", said)
+    stopped = re.findall(r"\[(\d)\] Stopped by SIGTERM after step (\d+) of 30, everything", said)
     assert sorted(number for number, _ in stopped) == ["0", "1"]
     assert len({step for _, step in stopped}) == 1
     code, said, _ = finish(start(4, tmp_path))
     assert code == 0, said
-    assert f"Resuming from step {stopped[0][1]} of 60" in said
+    assert f"Resuming from step {stopped[0][1]} of 30" in said
     same_numbers(tmp_path, alone)
 
 
@@ -149,7 +150,7 @@ os._exit(0)
 def test_loss_of_one_process_ends_the_others_and_one_resumes(alone, tmp_path):
     run = start(2, tmp_path, seconds=0.05)
     second = pid_of(run, 1)
-    wait_for_lines(tmp_path, 6, run)
+    wait_for_lines(tmp_path, 4, run)
     os.kill(second, signal.SIGKILL)
     killed = time.monotonic()
     code, said, _ = finish(run)
@@ -158,7 +159,7 @@ def test_loss_of_one_process_ends_the_others_and_one_resumes(alone, tmp_path):
     ours = r"\[0\] Process 0 of 2 lost another process \(.*Start all of them again"
     jaxs = r"\[0\] .*This most likely indicates that another task died"  # while it waits for a save
     assert re.search(f"{ours}|{jaxs}", said), said
-    tiny.train(tmp_path, tiny.config(60, events=True))
+    tiny.train(tmp_path, tiny.config(events=True))
     same_numbers(tmp_path, alone)
 
 
@@ -180,10 +181,8 @@ def test_detects_a_lost_process_only_from_errors_of_jax_and_orbax(monkeypatch, e
         raise error
 
 
-@pytest.mark.slow_except("1")
-@pytest.mark.parametrize("number", [0, 1])
-def test_processes_that_do_not_connect_report_a_timeout(number):
-    (done,) = joined("", number, seconds=0.5)
+def test_processes_that_do_not_connect_report_a_timeout():
+    (done,) = joined("", 1, seconds=0.5)
     assert done.code == 2, done.errors
     assert "coordinator 127.0.0.1" in done.output
     assert "waited 0.5 s" in done.output
@@ -222,11 +221,9 @@ def launched(count, *command):
 
 
 @pytest.mark.parametrize("count", ["0", "²"])
-def test_rejects_an_invalid_number_of_processes(count):
-    done = launched(count, "run_lra.py")
-    assert (done.code, done.output) == (2, "")
-    assert done.errors.startswith("local.py: ")
-    assert repr(count) in done.errors
+def test_rejects_an_invalid_number_of_processes(count, capsys):
+    assert local.main([count, "run_lra.py"]) == 2
+    assert repr(count) in capsys.readouterr().err
 
 
 def test_launcher_stops_the_others_and_returns_the_first_exit_code(tmp_path):
@@ -262,13 +259,10 @@ NAMED = {"coordinator": "here:1", "num_processes": 2, "process_id": 0}
     ("values", "words"),
     [
         ({"coordinator": "here:1234"}, "go together"),
-        ({"num_processes": 2, "process_id": 0}, "go together"),
         ({"process_id": -1}, "go together"),
         ({**NAMED, "coordinator": "here"}, "--coordinator"),
-        ({**NAMED, "coordinator": ":1234"}, "--coordinator"),
         ({**NAMED, "coordinator": "here:0"}, "--coordinator"),
         ({**NAMED, "coordinator": "here:65536"}, "--coordinator"),
-        ({**NAMED, "coordinator": "here:²"}, "--coordinator"),
         ({**NAMED, "num_processes": 0}, "--num_processes"),
         ({**NAMED, "process_id": 2}, "between 0 and 1"),
         ({**NAMED, "process_id": -1}, "--process_id"),

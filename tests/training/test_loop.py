@@ -32,8 +32,14 @@ from nystromformer_jax.training import spec as spec_module
 from tests.training import tiny
 
 
-def test_training_learns_and_logs(tmp_path, capsys):
-    outcome = tiny.train(tmp_path, tiny.config(33, log=LogConfig(every_steps=10, events=False)))
+def test_training_learns_logs_and_compiles_once_and_a_finished_run_trains_nothing(
+    tmp_path, capsys, caplog
+):
+    settings = tiny.config(33, log=LogConfig(every_steps=10, events=False))
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        outcome = tiny.train(tmp_path, settings)
+    compiled = re.findall(r"Compiling jit\((train_step|eval_step)\)", caplog.text)
+    assert sorted(compiled) == ["eval_step", "train_step"]
     assert outcome.best_metrics["accuracy"] > 0.7
     train = [line for line in tiny.lines_of(tmp_path) if "train/loss" in line]
     valid = [line for line in tiny.lines_of(tmp_path) if "valid/loss" in line]
@@ -48,6 +54,10 @@ def test_training_learns_and_logs(tmp_path, capsys):
     assert outcome.train_seconds > 33 * outcome.speed["step_seconds"]
     shown = capsys.readouterr().err
     assert re.search(r"step 33/33: .*train/loss .* examples/s, 00:00 left", shown)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    again = tiny.train(tmp_path, settings, eval_step=lambda *_: pytest.fail("evaluated"))
+    assert (again.best_step, again.best_metrics) == (outcome.best_step, outcome.best_metrics)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
 def test_train_metrics_are_means_of_their_interval(tmp_path):
@@ -61,11 +71,12 @@ def test_train_metrics_are_means_of_their_interval(tmp_path):
         return {**examples.make_batch(indices), "numbers": indices.astype(np.float32)}
 
     source = type(examples)(101, numbered)
-    tiny.train(tmp_path, loss=constant, training=source, validation=source, select="loss")
+    data = {"training": source, "validation": source}
+    tiny.train(tmp_path, tiny.config(10), loss=constant, select="loss", **data)
     rows = training_batches(source, batch_size=8, seed=3)
-    numbers = [next(rows)["numbers"].mean() for _ in range(30)]
+    numbers = [next(rows)["numbers"].mean() for _ in range(10)]
     train = [line["train/loss"] for line in tiny.lines_of(tmp_path) if "train/loss" in line]
-    np.testing.assert_allclose(train, np.reshape(numbers, (6, 5)).mean(1), rtol=1e-6)
+    np.testing.assert_allclose(train, np.reshape(numbers, (2, 5)).mean(1), rtol=1e-6)
 
 
 def scripted(scores, name="accuracy"):
@@ -115,10 +126,10 @@ def test_a_resumed_run_keeps_its_best_step_unless_it_had_fewer_examples(
     tmp_path, max_examples, best
 ):
     """A lucky accuracy on 3 examples is not compared with those on all examples."""
-    started = tiny.config(eval=EvalConfig(every_steps=10, max_examples=max_examples))
+    started = tiny.config(20, eval=EvalConfig(every_steps=10, max_examples=max_examples))
     with pytest.raises(StopIteration):  # at the second evaluation
         tiny.train(tmp_path, started, eval_step=scripted([0.9]), **SCRIPTED)
-    outcome = tiny.train(tmp_path, eval_step=scripted([0.3, 0.2]), **SCRIPTED)
+    outcome = tiny.train(tmp_path, tiny.config(20), eval_step=scripted([0.3]), **SCRIPTED)
     assert (outcome.best_step, outcome.best_metrics["accuracy"]) == pytest.approx(best)
 
 
@@ -136,16 +147,6 @@ def test_rejects_an_unknown_selection_metric_at_the_first_evaluation(tmp_path):
     with pytest.raises(ValueError, match=r"f1.*: accuracy, loss"):
         tiny.train(tmp_path, select="f1")
     assert max(line["step"] for line in tiny.lines_of(tmp_path)) == 10
-
-
-def test_a_finished_run_trains_nothing(tmp_path):
-    first = tiny.train(tmp_path)
-    before = (tmp_path / "metrics.jsonl").read_bytes()
-    called = []
-    again = tiny.train(tmp_path, eval_step=lambda *_: called.append(1))
-    assert (again.best_step, again.best_metrics) == (first.best_step, first.best_metrics)
-    assert (tmp_path / "metrics.jsonl").read_bytes() == before
-    assert not called
 
 
 def test_every_evaluation_example_counts_once():
@@ -203,13 +204,6 @@ def test_non_finite_loss_or_gradient_stops_before_a_save(
     assert str(again.value) == str(stopped.value)
 
 
-def test_each_step_is_compiled_once(tmp_path, caplog):
-    with jax.log_compiles(), caplog.at_level(logging.WARNING):
-        tiny.train(tmp_path)
-    compiled = re.findall(r"Compiling jit\((train_step|eval_step)\)", caplog.text)
-    assert sorted(compiled) == ["eval_step", "train_step"]
-
-
 @pytest.fixture
 def now(monkeypatch):
     """The time of a clock that advances by one second whenever the host waits for the device."""
@@ -228,18 +222,19 @@ def test_train_seconds_add_up_over_resumes(tmp_path, now):
     def give_up(indices):
         raise KeyError("validation")
 
+    settings = tiny.config(10, checkpoint=CheckpointConfig(every_steps=5))
     with pytest.raises(KeyError):
-        tiny.train(tmp_path, tiny.SAVES_OFTEN, validation=tiny.examples(37, on_batch=give_up))
+        tiny.train(tmp_path, settings, validation=tiny.examples(37, on_batch=give_up))
     began = now[0]
-    outcome = tiny.train(tmp_path, tiny.SAVES_OFTEN)
+    outcome = tiny.train(tmp_path, settings)
     assert outcome.train_seconds > now[0] - began > 0
 
 
 @pytest.mark.usefixtures("now")
 def test_waiting_for_the_device_before_a_save_is_step_time(tmp_path):
     every_step = CheckpointConfig(every_steps=1)
-    seldom = {"eval": EvalConfig(every_steps=100), "log": LogConfig(every_steps=6, events=False)}
-    result = tiny.train(tmp_path, tiny.config(6, checkpoint=every_step, **seldom))
+    seldom = {"eval": EvalConfig(every_steps=100), "log": LogConfig(every_steps=3, events=False)}
+    result = tiny.train(tmp_path, tiny.config(3, checkpoint=every_step, **seldom))
     assert result.speed["step_seconds"] >= 1
 
 
@@ -271,24 +266,6 @@ def test_starts_from_given_parameters(tmp_path, array, devices):
     assert (tiny.last_params(tmp_path, outcome.best_step) == given["kernel"]).all()
 
 
-def test_metrics_may_be_computed_from_all_outputs(tmp_path):
-    """A median, which sums cannot give; every example counts once."""
-    outputs = []
-
-    def eval_step(params, batch):
-        return {"labels": batch["labels"], "weights": batch["weights"]}
-
-    def summarize(batches):
-        outputs.append(len(batches))
-        labels = np.concatenate([batch["labels"] for batch in batches])
-        weights = np.concatenate([batch["weights"] for batch in batches])
-        return {"median": float(np.median(labels[weights > 0])), "rows": float(weights.sum())}
-
-    outcome = tiny.train(tmp_path, eval_step=eval_step, summarize=summarize, select="median")
-    assert outcome.best_metrics["rows"] == 37
-    assert outputs == [5, 5, 5]  # 37 examples in batches of 8, three times
-
-
 def test_a_state_that_is_not_finite_is_not_evaluated(tmp_path):
     """Otherwise an error of the trainer's metrics would hide ours."""
 
@@ -301,3 +278,14 @@ def test_a_state_that_is_not_finite_is_not_evaluated(tmp_path):
     with pytest.raises(LossNotFinite, match="became NaN or infinite between steps 1 and 10"):
         tiny.train(tmp_path, settings, summarize=summarize)
     assert "valid" not in (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_training_ends_after_evaluations_without_a_better_one(tmp_path, capsys):
+    settings = tiny.config(60, eval=EvalConfig(every_steps=10, patience=2))
+    with pytest.raises(StopIteration):  # at the third evaluation
+        tiny.train(tmp_path, settings, eval_step=scripted([0.5, 0.4]), **SCRIPTED)
+    outcome = tiny.train(tmp_path, settings, eval_step=scripted([0.7, 0.7, 0.1]), **SCRIPTED)
+    assert (outcome.best_step, outcome.last_step) == (30, 50)
+    assert "2 evaluations in a row were not better than that of step 30" in capsys.readouterr().err
+    again = tiny.train(tmp_path, settings, eval_step=scripted([]), **SCRIPTED)
+    assert (again.best_step, again.last_step) == (30, 50)

@@ -15,25 +15,21 @@ from tests.training import tiny
 
 
 def start(workdir):
-    """Sixty slow steps in a separate process, with the devices and threads of this one."""
+    """Thirty slow steps in a separate process, with the devices and threads of this one."""
     same = {name: os.environ[name] for name in ("XLA_FLAGS", "NPROC")}
     return programs.start("tests/training/tiny.py", workdir, 0.02, **same)
 
 
-def finish(workdir):
-    """The same run at full speed in this process: from the start, or resumed."""
-    tiny.train(workdir, tiny.config(60, events=True))
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
+    """The same run at full speed in this process."""
     workdir = tmp_path_factory.mktemp("uninterrupted")
-    finish(workdir)
+    tiny.train(workdir, tiny.config(events=True))
     return workdir
 
 
 @pytest.mark.slow_except("once")
-@pytest.mark.parametrize("kills", [(9,), (2, 9)], ids=["once", "twice"])
+@pytest.mark.parametrize("kills", [(4,), (2, 5)], ids=["once", "twice"])
 def test_sigkill_and_resume_change_no_bits(uninterrupted, tmp_path, kills):
     for lines in kills:
         process = start(tmp_path)
@@ -41,8 +37,8 @@ def test_sigkill_and_resume_change_no_bits(uninterrupted, tmp_path, kills):
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
-    finish(tmp_path)
-    tiny.assert_same_run(uninterrupted, tmp_path, step=60)
+    tiny.train(tmp_path, tiny.config(events=True))
+    tiny.assert_same_run(uninterrupted, tmp_path)
 
 
 @pytest.mark.slow(minutes=0.3)
@@ -55,15 +51,8 @@ def test_signal_saves_the_state_and_a_resume_changes_no_bits(uninterrupted, tmp_
     code, said, _ = programs.finish(process)
     assert code == 128 + number
     assert "everything saved; the same command resumes from there" in said
-    finish(tmp_path)
-    tiny.assert_same_run(uninterrupted, tmp_path, step=60)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted_here(tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("here")
-    tiny.train(workdir)
-    return workdir
+    tiny.train(tmp_path, tiny.config(events=True))
+    tiny.assert_same_run(uninterrupted, tmp_path)
 
 
 def signal_at_call(call, numbers=(signal.SIGTERM,)):
@@ -80,7 +69,7 @@ def signal_at_call(call, numbers=(signal.SIGTERM,)):
 
 @pytest.mark.slow_except("3")
 @pytest.mark.parametrize("call", [3, 10, 17])
-def test_signal_between_log_steps(uninterrupted_here, tmp_path, call):
+def test_signal_between_log_steps(uninterrupted, tmp_path, call):
     with pytest.raises(Interrupted) as stopped:
         tiny.train(
             tmp_path, training=tiny.examples(101, seconds=0.01, on_batch=signal_at_call(call))
@@ -88,14 +77,12 @@ def test_signal_between_log_steps(uninterrupted_here, tmp_path, call):
     assert 0 < stopped.value.step < 30
     assert tiny.last_params(tmp_path, stopped.value.step).shape == (5, 3)  # saved where it stopped
     tiny.train(tmp_path)
-    tiny.assert_same_run(uninterrupted_here, tmp_path)
+    tiny.assert_same_run(uninterrupted, tmp_path)
 
 
 @pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize("call", [0, 6, 11])  # five batches an evaluation: steps 10, 20, 30
-def test_evaluation_stopped_by_a_signal_is_repeated_after_the_resume(
-    uninterrupted_here, tmp_path, call
-):
+def test_evaluation_stopped_by_a_signal_is_repeated_after_the_resume(uninterrupted, tmp_path, call):
     validation = tiny.examples(37, seed=1, seconds=0.02, on_batch=signal_at_call(call))
     with pytest.raises(Interrupted) as stopped:
         tiny.train(tmp_path, validation=validation)
@@ -103,11 +90,11 @@ def test_evaluation_stopped_by_a_signal_is_repeated_after_the_resume(
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert "valid/loss" not in lines[-1]
     tiny.train(tmp_path)
-    tiny.assert_same_run(uninterrupted_here, tmp_path)
+    tiny.assert_same_run(uninterrupted, tmp_path)
 
 
 def test_signals_during_a_save_finish_it_and_handlers_are_restored(
-    uninterrupted_here, tmp_path, monkeypatch
+    uninterrupted, tmp_path, monkeypatch
 ):
     save = Checkpointer.save
     disturb = signal_at_call(1, (signal.SIGTERM, signal.SIGINT))
@@ -123,10 +110,10 @@ def test_signals_during_a_save_finish_it_and_handlers_are_restored(
     assert stopped.value.exit_code == 143
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handlers
     tiny.train(tmp_path)
-    tiny.assert_same_run(uninterrupted_here, tmp_path)
+    tiny.assert_same_run(uninterrupted, tmp_path)
 
 
-def test_resumes_with_another_mesh_and_log_interval(uninterrupted_here, tmp_path):
+def test_resumes_with_another_mesh_and_log_interval(uninterrupted, tmp_path):
     import jax
 
     from nystromformer_jax.training import LogConfig, MeshConfig, make_mesh
@@ -136,7 +123,7 @@ def test_resumes_with_another_mesh_and_log_interval(uninterrupted_here, tmp_path
     eight = make_mesh(MeshConfig(), jax.devices())
     settings = tiny.config(log=LogConfig(every_steps=7, events=False))
     tiny.train(tmp_path, settings, mesh=eight)
-    one, other = (tiny.last_params(folder, 30) for folder in (uninterrupted_here, tmp_path))
+    one, other = (tiny.last_params(folder, 30) for folder in (uninterrupted, tmp_path))
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 

@@ -142,7 +142,7 @@ if __name__ == "__main__":
     try:
         with detect_lost_process():
             mesh = make_mesh(MeshConfig(), devices)
-            train(folder, config(60, events=True), seconds=float(seconds), mesh=mesh)
+            train(folder, config(events=True), seconds=float(seconds), mesh=mesh)
     except Interrupted as interrupted:
         print(interrupted)
         sys.exit(interrupted.exit_code)
