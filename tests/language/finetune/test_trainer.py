@@ -57,7 +57,8 @@ def finished(tmp_path_factory, checkpoint):
     """The folder of a run on MRPC, and what `trained` returns."""
     folder = tmp_path_factory.mktemp("finished")
     with runs.cache_in(folder):
-        return folder, trained(folder, config_of(folder, checkpoint, "mrpc"))
+        config = config_of(folder, checkpoint, "mrpc", train={"class_weights": "balanced"})
+        return folder, trained(folder, config)
 
 
 def scores_of_file(task, split, file):
@@ -88,6 +89,7 @@ def test_predictions_of_a_run_give_its_scores(tmp_path, checkpoint, finished, ta
         folder = tmp_path
         result, _, data, _ = trained(folder, config_of(folder, checkpoint, task))
     assert json.loads((folder / "run/result.json").read_text()) == result
+    assert data.sha256 in (folder / "run/model/README.md").read_text()
     for name, split in data.splits.items():
         file = folder / "run/predictions" / data.task.file_name(name)
         assert file.exists() == (name != "train")
@@ -110,6 +112,23 @@ def test_finished_run_is_evaluated_again_and_exported_atomically(finished, no_an
     opened, _ = trainer.open_run(folder / "run")
     assert opened.model.config.metadata["id2label"] == {"0": "0", "1": "1"}  # MRPC's
     assert opened.task.threshold is None
+
+
+def test_predictions_have_the_scores_of_the_saved_model(tmp_path, finished):
+    run, file = finished[0] / "run", tmp_path / "pairs.tsv"
+    pairs = [("good film", "bad plot"), ("rome", "the very old film"), ("bad", "bad")]
+    file.write_text("\n".join("\t".join(pair) for pair in [("#1 String", "#2 String"), *pairs]))
+    for name, scores in (("new.jsonl", False), ("new.tsv", True)):
+        trainer.predict(run, file, tmp_path / name, scores=scores)
+    lines = [json.loads(line) for line in (tmp_path / "new.jsonl").read_text().splitlines()]
+    header, *rows = [line.split("\t") for line in (tmp_path / "new.tsv").read_text().splitlines()]
+    assert header == ["index", "prediction", "0", "1"]
+    model = load(run / "model")
+    names, chances = model.classify(**model.tokenizer(*map(list, zip(*pairs, strict=True))))
+    for line, row, own in zip(lines, rows, chances.tolist(), strict=True):
+        assert line["prediction"] == row[1] == names[own.index(max(own))]
+        assert list(line["scores"].values()) == pytest.approx(own, abs=1e-5)
+        assert [float(x) for x in row[2:]] == pytest.approx(own, abs=1e-5)
 
 
 def test_a_submission_has_all_rows_or_is_not_written(tmp_path, finished, caplog):
@@ -247,6 +266,7 @@ def test_remat_recomputes_layers(tmp_path, checkpoint, remat):
         ({"data": {"max_len": 4}}, "data.max_len=4.*at least 5"),
         ({"data": {"task": "mrcp"}}, "did you mean mrpc"),
         ({"data": {"examples": -1}}, "data.examples"),
+        ({"data": {"base_len": -1}}, "data.base_len"),
         ({"data": {"truncation": "tail"}}, "data.truncation"),
     ],
 )
