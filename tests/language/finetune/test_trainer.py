@@ -28,6 +28,7 @@ from tests.helpers import (
 from tests.language import runs
 from tests.language.finetune import fakes, glue_fakes
 
+SOFTMAX = ",attention=softmax"  # compiles faster
 EPOCHS = {"token_classification": 20.0, "question_answering": 20.0}  # enough to learn the task
 
 
@@ -168,6 +169,7 @@ def test_a_run_learns_and_predicts_again(tmp_path, checkpoint, kind, no_annotati
         tmp_path,
         checkpoint,
         kind,
+        SOFTMAX,
         data={"test_file": str(tests)},
         train={"epochs": EPOCHS.get(kind, 2.0)},
         log={"every_steps": 100},
@@ -211,7 +213,7 @@ def test_a_run_learns_and_predicts_again(tmp_path, checkpoint, kind, no_annotati
 
 def test_the_model_is_saved_before_the_test_set_is_read(tmp_path, checkpoint, monkeypatch):
     """The same command then evaluates again; nothing predicts or exports before it has finished."""
-    config = config_of(tmp_path, checkpoint, "mrpc")
+    config = config_of(tmp_path, checkpoint, "mrpc", SOFTMAX)
     evaluate = training.evaluate_split
 
     def stop(spec, params, examples, summarize):
@@ -246,8 +248,8 @@ def test_training_starts_from_the_checkpoint_unless_from_scratch(
 
 @pytest.mark.parametrize("remat", [False, True])
 def test_remat_recomputes_layers(tmp_path, checkpoint, remat):
-    argument, changes = ",attention=softmax", {"train": {"remat": remat}}
-    config = runs.glue_sections("mrpc", tmp_path, checkpoint, argument, **changes)
+    changes = {"train": {"remat": remat}}
+    config = runs.glue_sections("mrpc", tmp_path, checkpoint, SOFTMAX, **changes)
     assert rematerialises(trainer.make_spec(trainer.prepare(config), 40)) == remat
 
 
@@ -258,6 +260,8 @@ def test_remat_recomputes_layers(tmp_path, checkpoint, remat):
         ({"train": {"epochs": 1e308}}, r"train.epochs.*at most 2\*\*32"),
         ({"train": {"batch_size": 0}}, "train.batch_size"),
         ({"train": {"total_steps": -1}}, "train.total_steps"),
+        ({"train": {"class_weights": "1,-2"}}, "train.class_weights.*positive"),
+        ({"data": {"task": "stsb"}, "train": {"class_weights": "balanced"}}, "no classes"),
         ({"optimizer": {"warmup_share": 0.7}}, "optimizer.warmup_share"),
         ({"optimizer": {"learning_rate": 0.0}}, "optimizer.learning_rate"),
         ({"eval": {"every_steps": -1}}, "eval.every_steps"),
