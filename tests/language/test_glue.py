@@ -3,11 +3,11 @@
 import pytest
 
 from language.glue import main
-from tests.language.finetune.glue_fakes import HEADERS, write_task
+from tests.language.finetune.glue_fakes import write_task
 from tests.language.texts import write_vocabulary
 
 
-@pytest.mark.parametrize("name", HEADERS)
+@pytest.mark.parametrize("name", ["sst2", "mnli"])
 def test_without_a_tokenizer_words_are_counted(name, tmp_path, capsys):
     write_task(tmp_path, name)
     assert main([name, f"--dir={tmp_path}"]) == 0

@@ -73,8 +73,7 @@ def test_bert_vocabulary_keeps_capitals_if_configured(tmp_path):
     path = write_bert(tmp_path)
     assert tokens(load_tokenizer(path, lowercase=False), "A a") == ["[UNK]", "a"]
     texts.write(tmp_path / "tokenizer_config.json", '{"do_lower_case": false}')
-    for given in (tmp_path, path):
-        assert tokens(load_tokenizer(given), "A a") == ["[UNK]", "a"]
+    assert tokens(load_tokenizer(path), "A a") == ["[UNK]", "a"]
 
 
 @pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "", "x.vocab.json", "x.merges.txt"])

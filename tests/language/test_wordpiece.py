@@ -40,7 +40,7 @@ def by_the_book(counts, vocab_size, first):
     return [*first, *pieces]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("letters", ["a", "ab", "abcdefg"])
 def test_pieces_equal_those_of_a_naive_algorithm(seed, letters):
     counts = words(211, seed, letters)

@@ -48,30 +48,21 @@ def test_trains_and_evaluates_labeled_tokens(tmp_path):
 
 @pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize(
-    "argument",
+    ("name", "argument"),
     [
-        NYSTROM,
-        "softmax",
-        "reformer,chunk_len=8",
-        "linformer,projection_size=8",
-        "performer,num_features=8",
-        "longformer,window=9",
-        "linear",
-        "none,conv_kernel_size=3,conv_groups=channel",
-        "softmax,quirks=google",
+        *((name, NYSTROM) for name in ("listops", "text", "image", "pathfinder", "pathx")),
+        ("retrieval", NYSTROM),
+        ("retrieval", "softmax"),
+        ("retrieval", "reformer,chunk_len=8"),
+        ("retrieval", "linformer,projection_size=8"),
+        ("retrieval", "performer,num_features=8"),
+        ("retrieval", "longformer,window=9"),
+        ("retrieval", "linear"),
+        ("retrieval", "none,conv_kernel_size=3,conv_groups=channel"),
+        ("retrieval", "softmax,quirks=google"),
     ],
 )
-@pytest.mark.parametrize(
-    "name",
-    [
-        "retrieval",  # the only model of its own
-        *(
-            pytest.param(name, marks=pytest.mark.slow(minutes=0.1))
-            for name in ("listops", "text", "image", "pathfinder", "pathx")
-        ),
-    ],
-)
-def test_every_task_trains_with_every_attention(name, argument):
+def test_every_task_and_every_attention_train_all_parameters(name, argument):
     config = small(name, argument, max_len=37, padded_len=0)
     config["model"]["max_len"] = 37
     run = train.prepare(config)

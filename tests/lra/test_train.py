@@ -293,10 +293,8 @@ def test_test_set_is_not_read_before_it_is_asked_for(finished, tmp_path, monkeyp
     shutil.copytree(folder, tmp_path / "run")  # all steps, before the test set is evaluated
     (tmp_path / "run" / "result.json").unlink()
     prepared, read = train.prepare(config), []
-    evaluate = train._evaluate
-    monkeypatch.setattr(
-        train, "_evaluate", lambda *given: [read.append(given[3]), evaluate(*given)][1]
-    )
+    evaluate = lambda *given: [read.append(given[3]), {"accuracy": 0.25}][1]
+    monkeypatch.setattr(train, "_evaluate", evaluate)
     task = data.load(prepared.data)
 
     def run_once(**options):
@@ -313,7 +311,7 @@ def test_test_set_is_not_read_before_it_is_asked_for(finished, tmp_path, monkeyp
     assert run_once() == run_once(test=False) == tested
     assert read == ["test"]
     assert tested.keys() == expected.keys()
-    assert tested["test_accuracy"] == expected["test_accuracy"]
+    assert tested["test_accuracy"] == 0.25
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == tested
 
 
@@ -323,6 +321,7 @@ def test_a_validated_run_that_is_tested_on_fewer_examples_is_partial(
     folder = shutil.copytree(finished[1], tmp_path / "run")
     (folder / "result.json").unlink()
     monkeypatch.setattr(train, "is_partial", lambda run, task: run.fit.eval.max_examples > 0)
+    monkeypatch.setattr(train, "_evaluate", lambda *_: {"accuracy": 0.25})
 
     def run_with(max_examples, **options):
         config = small_config(eval__max_examples=max_examples)

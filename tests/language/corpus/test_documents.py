@@ -7,6 +7,7 @@ import pytest
 from language.corpus import documents
 from language.corpus.documents import open_source
 from tests.language import texts
+from tests.lra.data.fakes import write_tfds
 
 # Each form, the separator to read it with, and the separator that is inferred.
 FORMS = {
@@ -113,32 +114,11 @@ def test_reads_one_document_at_a_time(tmp_path):
     assert next(open_source(str(path)).read(0)) == "A text."
 
 
-def write_tfds(data_dir, docs):
-    """A dataset with a document of `docs` in each example."""
-    tfds = pytest.importorskip("tensorflow_datasets")
-    text = tfds.features.Text()
-
-    class Corpus(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-        VERSION = tfds.core.Version("1.0.0")
-        name = "corpus"
-
-        def _info(self):
-            features = tfds.features.FeaturesDict({"text": text, "title": text})
-            return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
-
-        def _split_generators(self, dl_manager):
-            return {"train": ((i, {"text": doc, "title": "x"}) for i, doc in enumerate(docs))}
-
-        def _generate_examples(self):
-            raise AssertionError
-
-    Corpus(data_dir=data_dir, file_format="array_record").download_and_prepare()
-    return data_dir / "corpus"
-
-
 def test_reads_a_tensorflow_dataset(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "EXAMPLES_PER_PIECE", 7)
-    path = write_tfds(tmp_path, [*DOCS, " \n"])
+    features = lambda connectors: dict.fromkeys(("text", "title"), connectors.Text())
+    rows = {"train": [{"text": doc, "title": "x"} for doc in (*DOCS, " \n")]}
+    path = write_tfds(tmp_path, "corpus", features, rows, disable_shuffling=True).parent
     assert read(path) == read(path / "1.0.0") == read(path, "tfds", "line") == DOCS
     assert open_source(str(path)).num_pieces == 8
     with pytest.raises(ValueError, match=r"data\.documents"):

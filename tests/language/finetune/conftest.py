@@ -11,9 +11,10 @@ from tests.language.finetune import fakes
 def checkpoint(tmp_path_factory):
     """The folder of a tiny model with a vocabulary, written without training.
 
-    It has a decision threshold, like the model of a run with `eval.tune_threshold`.
+    It is in the folder of a run named "mine0" and has a decision threshold, like the model of a run with `eval.tune_threshold`, and a license.
     """
-    folder = fakes.checkpoint(tmp_path_factory.mktemp("model"))
+    folder = fakes.checkpoint(tmp_path_factory.mktemp("mine") / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"decision_threshold": 0.999}))
+    (folder / "README.md").write_text("---\ntags:\n- a\nlicense: apache-2.0\n---\nlicense: mit\n")
     return folder

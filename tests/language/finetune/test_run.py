@@ -1,4 +1,4 @@
-"""Partial runs, steps, losses and batches of a fine-tuning, without training."""
+"""Partial runs, steps, losses, class weights and batches of a fine-tuning, without training."""
 
 import dataclasses
 import functools
@@ -16,12 +16,13 @@ from language.config import (
 )
 from language.finetune import trainer
 from language.finetune.data import TaskData
-from language.finetune.heads import HEADS
+from language.finetune.heads import HEADS, Losses
 from language.finetune.run import collate, is_partial, make_loss, mean_loss
 from nystromformer_jax.support.predictions import padded_len
 from tests.helpers import OTHER_FRAMEWORK, REFERENCE, assert_close
 from tests.language import runs
 from tests.language.finetune import fakes
+from tests.language.finetune.test_trainer import config_of, opened
 
 
 @pytest.mark.parametrize(
@@ -142,3 +143,35 @@ def test_examples_of_similar_length_are_padded_together(tmp_path, checkpoint):
         assert model.examples(split).lengths is None
     lengths = {1: 64, 64: 64, 65: 128, 128: 128, 129: 150, 150: 150}
     assert {longest: padded_len(longest, 150) for longest in lengths} == lengths
+
+
+def test_class_weights_weight_the_mean_loss(monkeypatch):
+    losses = jnp.array([1.0, 2.0, 4.0])
+    head = HEADS["classification"]._replace(
+        losses=lambda logits, labels, mask: Losses(losses, losses > 1, jnp.ones(3))
+    )
+    monkeypatch.setattr("language.finetune.run._apply", lambda *_: None)
+    batch = {"labels": jnp.array([0, 1, 1]), "mask": None, "weights": jnp.array([1.0, 1.0, 0.0])}
+    loss, sums = make_loss(None, head, np.array([3.0, 5.0], np.float32))({}, batch, None)
+    assert float(loss) == float(sums["loss"][0]) == 3 * 1 + 5 * 2
+    assert float(sums["loss"][1]) == 8
+    assert [float(x) for x in sums["accuracy"]] == [1, 2]
+
+
+def test_class_weights_are_balanced_or_one_for_each_label(tmp_path, checkpoint):
+    config = config_of(tmp_path, checkpoint, "classification")
+    run, data = opened(config)
+    run, labels = run.with_task(data.task), data.splits["train"].labels
+    count = len(data.task.labels)
+
+    def weights(text):
+        train = dataclasses.replace(run.sections["train"], class_weights=text)
+        own = dataclasses.replace(run, sections={**run.sections, "train": train})
+        return own.class_weights(data.splits["train"])
+
+    assert weights("") is None
+    sums = np.bincount(labels, weights("balanced")[labels])
+    np.testing.assert_allclose(sums, len(labels) / count, rtol=1e-6)
+    assert weights(",".join(["2"] * count)).tolist() == [2] * count
+    with pytest.raises(ValueError, match=f"needs {count} numbers"):
+        weights("1")

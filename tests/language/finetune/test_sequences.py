@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import os
 import types
 
 import numpy as np
@@ -71,21 +70,6 @@ def test_scikit_learn_computes_the_same_scores_from_the_file(name, tmp_path):
             theirs["f1"] = sklearn_metrics.f1_score(truths, guesses, pos_label=task.labels[1])
     assert tuple(ours) == task.metrics
     assert ours == pytest.approx({metric: theirs[metric] for metric in ours}, rel=1e-6)
-
-
-def test_file_is_replaced_atomically(tmp_path, monkeypatch):
-    task = TASKS["rte"]
-    file = tmp_path / "x.tsv"
-    task.write(file, split_of(4), np.zeros(4, np.int32))
-    before = file.read_bytes()
-
-    def fail(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="No space left"):
-        task.write(file, split_of(4), np.ones(4, np.int32))
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
 
 
 @pytest.mark.parametrize("shift", [0, 19])  # 19: all probabilities are near 1

@@ -28,6 +28,7 @@ from tests.helpers import (
 from tests.language import runs
 from tests.language.finetune import fakes, glue_fakes
 
+SOFTMAX = ",attention=softmax"  # compiles faster
 EPOCHS = {"token_classification": 20.0, "question_answering": 20.0}  # enough to learn the task
 
 
@@ -57,7 +58,8 @@ def finished(tmp_path_factory, checkpoint):
     """The folder of a run on MRPC, and what `trained` returns."""
     folder = tmp_path_factory.mktemp("finished")
     with runs.cache_in(folder):
-        return folder, trained(folder, config_of(folder, checkpoint, "mrpc"))
+        config = config_of(folder, checkpoint, "mrpc", train={"class_weights": "balanced"})
+        return folder, trained(folder, config)
 
 
 def scores_of_file(task, split, file):
@@ -88,6 +90,7 @@ def test_predictions_of_a_run_give_its_scores(tmp_path, checkpoint, finished, ta
         folder = tmp_path
         result, _, data, _ = trained(folder, config_of(folder, checkpoint, task))
     assert json.loads((folder / "run/result.json").read_text()) == result
+    assert data.sha256 in (folder / "run/model/README.md").read_text()
     for name, split in data.splits.items():
         file = folder / "run/predictions" / data.task.file_name(name)
         assert file.exists() == (name != "train")
@@ -110,6 +113,23 @@ def test_finished_run_is_evaluated_again_and_exported_atomically(finished, no_an
     opened, _ = trainer.open_run(folder / "run")
     assert opened.model.config.metadata["id2label"] == {"0": "0", "1": "1"}  # MRPC's
     assert opened.task.threshold is None
+
+
+def test_predictions_have_the_scores_of_the_saved_model(tmp_path, finished):
+    run, file = finished[0] / "run", tmp_path / "pairs.tsv"
+    pairs = [("good film", "bad plot"), ("rome", "the very old film"), ("bad", "bad")]
+    file.write_text("\n".join("\t".join(pair) for pair in [("#1 String", "#2 String"), *pairs]))
+    for name, scores in (("new.jsonl", False), ("new.tsv", True)):
+        trainer.predict(run, file, tmp_path / name, scores=scores)
+    lines = [json.loads(line) for line in (tmp_path / "new.jsonl").read_text().splitlines()]
+    header, *rows = [line.split("\t") for line in (tmp_path / "new.tsv").read_text().splitlines()]
+    assert header == ["index", "prediction", "0", "1"]
+    model = load(run / "model")
+    names, chances = model.classify(**model.tokenizer(*map(list, zip(*pairs, strict=True))))
+    for line, row, own in zip(lines, rows, chances.tolist(), strict=True):
+        assert line["prediction"] == row[1] == names[own.index(max(own))]
+        assert list(line["scores"].values()) == pytest.approx(own, abs=1e-5)
+        assert [float(x) for x in row[2:]] == pytest.approx(own, abs=1e-5)
 
 
 def test_a_submission_has_all_rows_or_is_not_written(tmp_path, finished, caplog):
@@ -149,6 +169,7 @@ def test_a_run_learns_and_predicts_again(tmp_path, checkpoint, kind, no_annotati
         tmp_path,
         checkpoint,
         kind,
+        SOFTMAX,
         data={"test_file": str(tests)},
         train={"epochs": EPOCHS.get(kind, 2.0)},
         log={"every_steps": 100},
@@ -192,7 +213,7 @@ def test_a_run_learns_and_predicts_again(tmp_path, checkpoint, kind, no_annotati
 
 def test_the_model_is_saved_before_the_test_set_is_read(tmp_path, checkpoint, monkeypatch):
     """The same command then evaluates again; nothing predicts or exports before it has finished."""
-    config = config_of(tmp_path, checkpoint, "mrpc")
+    config = config_of(tmp_path, checkpoint, "mrpc", SOFTMAX)
     evaluate = training.evaluate_split
 
     def stop(spec, params, examples, summarize):
@@ -227,8 +248,8 @@ def test_training_starts_from_the_checkpoint_unless_from_scratch(
 
 @pytest.mark.parametrize("remat", [False, True])
 def test_remat_recomputes_layers(tmp_path, checkpoint, remat):
-    argument, changes = ",attention=softmax", {"train": {"remat": remat}}
-    config = runs.glue_sections("mrpc", tmp_path, checkpoint, argument, **changes)
+    changes = {"train": {"remat": remat}}
+    config = runs.glue_sections("mrpc", tmp_path, checkpoint, SOFTMAX, **changes)
     assert rematerialises(trainer.make_spec(trainer.prepare(config), 40)) == remat
 
 
@@ -239,6 +260,8 @@ def test_remat_recomputes_layers(tmp_path, checkpoint, remat):
         ({"train": {"epochs": 1e308}}, r"train.epochs.*at most 2\*\*32"),
         ({"train": {"batch_size": 0}}, "train.batch_size"),
         ({"train": {"total_steps": -1}}, "train.total_steps"),
+        ({"train": {"class_weights": "1,-2"}}, "train.class_weights.*positive"),
+        ({"data": {"task": "stsb"}, "train": {"class_weights": "balanced"}}, "no classes"),
         ({"optimizer": {"warmup_share": 0.7}}, "optimizer.warmup_share"),
         ({"optimizer": {"learning_rate": 0.0}}, "optimizer.learning_rate"),
         ({"eval": {"every_steps": -1}}, "eval.every_steps"),
@@ -247,6 +270,7 @@ def test_remat_recomputes_layers(tmp_path, checkpoint, remat):
         ({"data": {"max_len": 4}}, "data.max_len=4.*at least 5"),
         ({"data": {"task": "mrcp"}}, "did you mean mrpc"),
         ({"data": {"examples": -1}}, "data.examples"),
+        ({"data": {"base_len": -1}}, "data.base_len"),
         ({"data": {"truncation": "tail"}}, "data.truncation"),
     ],
 )

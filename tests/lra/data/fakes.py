@@ -197,8 +197,8 @@ def write_archive(path, files, prefix):
     return path
 
 
-def write_tfds(data_dir, name, features, splits, config=None, version="1.0.0"):
-    """A dataset as tfds prepares it; `splits` is name to a list of examples."""
+def write_tfds(data_dir, name, features, splits, config=None, version="1.0.0", **info):
+    """A dataset as tfds prepares it; `splits` is name to a list of examples, `info` further properties."""
     import tensorflow_datasets as tfds
 
     dataset = name
@@ -210,7 +210,7 @@ def write_tfds(data_dir, name, features, splits, config=None, version="1.0.0"):
 
         def _info(self):
             return tfds.core.DatasetInfo(
-                builder=self, features=tfds.features.FeaturesDict(features(tfds.features))
+                builder=self, features=tfds.features.FeaturesDict(features(tfds.features)), **info
             )
 
         def _split_generators(self, dl_manager):

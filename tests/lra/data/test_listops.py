@@ -169,12 +169,11 @@ def test_a_curriculum_depends_on_the_seed_but_not_on_workers():
 # --- Official files and short trees
 
 
-@pytest.mark.parametrize("examples", [7, 0])
-def test_examples_limits_the_official_files(tmp_path, examples):
+def test_examples_limits_the_official_files(tmp_path):
     folder = fakes.write_folder(tmp_path / "listops-1000", fakes.files("listops"))
     assert (folder / "basic_val.tsv").read_bytes().startswith(b"Source\tTarget\r\n( ( ")
-    task = fakes.load("listops", folder, examples=examples, source="files")
-    assert [len(split) for split in task.splits.values()] == [examples or 20] * 3
+    task = fakes.load("listops", folder, examples=7, source="files")
+    assert [len(split) for split in task.splits.values()] == [7] * 3
 
 
 def test_short_task_has_its_own_lengths_and_no_files(tmp_path):

@@ -46,7 +46,7 @@ def test_examples_of_tfds_equal_those_of_the_files(name, tmp_path, monkeypatch):
         files[last] = files[last][:-1] + b"!"
 
 
-def test_does_not_import_tensorflow(tmp_path):
+def test_does_not_import_tensorflow_and_numba(tmp_path):
     fakes.write_imdb_tfds(tmp_path / "tfds", fakes.reviews())
     script = f"""
 import sys
@@ -54,10 +54,11 @@ from lra.data import DataConfig, text
 assert 'tensorflow_datasets' not in sys.modules
 config = DataConfig(task='text', max_len=9, source='tfds', dir={str(tmp_path / "tfds")!r})
 text.load(config, per_class={fakes.REVIEWS_PER_CLASS})
-print(*(name in sys.modules for name in ('tensorflow_datasets', 'tensorflow', 'jax')))
+heavy = ('tensorflow_datasets', 'tensorflow', 'numba', 'jax')
+print(*(name in sys.modules for name in heavy))
 """
     answer = finish(start("-c", script))
-    assert answer.output == "True False False\n", answer
+    assert answer.output == "True False False False\n", answer
 
 
 @pytest.mark.parametrize("variable", ["TFDS_DATA_DIR", "HOME"])

@@ -115,6 +115,8 @@ def test_curves_agree_at_shared_points(rngs, monkeypatch):
 def test_residuals_are_those_of_the_start_and_the_iterations(rngs, monkeypatch):
     for name, value in (("LANDMARKS", ()), ("FIXED_LANDMARKS", ()), ("MAX_ITERS", 1)):
         monkeypatch.setattr(approximation, name, value)
+    # Errors of the output are not compared here.
+    monkeypatch.setattr(approximation, "nystrom_attention", lambda *tokens, **_: tokens[2])
     tokens = random_inputs(rngs, 1, 29, 2, 3)
     curves = approximation.curves([tokens], NystromOptions(num_landmarks=5))
     starts = curves["by_iteration"]

@@ -9,6 +9,7 @@ import pytest
 from lra import train
 from lra.figures import __main__ as figures
 from lra.figures import approximation
+from lra.figures.trained_run import open_run
 from nystromformer_jax.training import config_sha256
 from tests.lra.figures.tiny_run import BEST, small_config, write_run
 
@@ -58,9 +59,11 @@ def test_a_nystrom_run_gives_three_figures_and_their_numbers(
 
 @pytest.fixture(scope="module")
 def softmax_run(tmp_path_factory):
-    return write_run(
-        tmp_path_factory.mktemp("stored") / "run", small_config("softmax"), finished=False
-    )
+    """An opened run, as `figures.main` opens it."""
+    folder = tmp_path_factory.mktemp("stored")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NYSTROMFORMER_JAX_CACHE", str(folder / "cache"))
+        return open_run(write_run(folder / "run", small_config("softmax"), finished=False))
 
 
 @pytest.mark.parametrize(
@@ -75,11 +78,12 @@ def softmax_run(tmp_path_factory):
     ],
 )
 def test_invalid_arguments_are_one_line_and_write_nothing(
-    tmp_path, softmax_run, capsys, argument, word
+    tmp_path, softmax_run, capsys, monkeypatch, argument, word
 ):
+    monkeypatch.setattr(figures, "open_run", lambda *_, **__: softmax_run)
     out = tmp_path / "out" / "name"
     try:
-        code = figures.main([str(softmax_run), "--out", str(out), argument])
+        code = figures.main(["run", "--out", str(out), argument])
     except SystemExit as stopped:  # by the parser
         code = stopped.code
     output, errors = capsys.readouterr()

@@ -1,11 +1,12 @@
 """Accuracy on ListOps by groups of trees."""
 
 import json
+import types
 
 import numpy as np
 import pytest
 
-from lra import data
+from lra import data, train
 from lra.data.listops import encode
 from lra.data.task import DataConfig, Sequences, Split
 from lra.figures import listops as parts
@@ -51,15 +52,16 @@ def test_a_run_is_taken_apart_into_groups_that_cover_the_test_set(tmp_path, caps
     assert f"Written: {out}-parts.json" in capsys.readouterr().out
 
 
-def test_predictions_do_not_depend_on_batches_and_padding(tmp_path, monkeypatch):
-    """Trees as long as those in training are padded as in training; learned positions support no others."""
-    trained = open_run(write_run(tmp_path / "run", small_config("softmax")))
-    test = trained.task.splits["test"]
-    expected = parts.predict(trained, test)
-    monkeypatch.setattr(parts, "BATCH_SIZE", 5)
-    np.testing.assert_array_equal(parts.predict(trained, test), expected)
-    assert parts._padding(trained, 700).padded_len == 59
-    assert not any(parts.supports(trained, longest) for _, longest in parts.OTHERS["listops"])
+def test_trees_longer_than_those_of_training_need_a_model_without_learned_positions():
+    """Trees as long as those of training are padded as in training."""
+    task = types.SimpleNamespace(name="listops")
+    for positions, supported in (("learned", False), ("none", True)):
+        run = train.prepare(small_config("softmax", model__positions=positions))
+        trained = types.SimpleNamespace(run=run, task=task)
+        assert parts._padding(trained, 700).padded_len == 59
+        assert parts._padding(trained, 2_001).padded_len > 2_000
+        found = {parts.supports(trained, longest) for _, longest in parts.OTHERS["listops"]}
+        assert found == {supported}
 
 
 @pytest.mark.parametrize("task", list(parts.OTHERS))

@@ -26,13 +26,14 @@ def stored(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stored")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NYSTROMFORMER_JAX_CACHE", str(folder / "cache"))
-        config = small_config(train__remat=True, model__num_layers=2)
+        config = small_config("softmax", train__remat=True, model__num_layers=2)
         return write_run(folder / "run", config, bind_data=True)
 
 
 @pytest.fixture
-def folder(stored, tmp_path):
-    """A copy of the run."""
+def folder(stored, tmp_path, monkeypatch):
+    """A copy of the run, with its prepared data."""
+    monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(stored.parent / "cache"))
     return shutil.copytree(stored, tmp_path / "run")
 
 
@@ -87,8 +88,8 @@ def test_opens_a_run_of_another_machine_with_a_curriculum(folder):
         train.prepare(config)
 
 
-def test_longest_examples_are_truncated_to_the_shortest_of_them(stored, monkeypatch):
-    trained = open_run(stored, max_len=100)
+def test_longest_examples_are_truncated_to_the_shortest_of_them(folder, monkeypatch):
+    trained = open_run(folder, max_len=100)
     lengths = [11, 41, 17, 43, 41, 5]
     texts = data.Sequences.from_bytes([bytes([1 + n % 14] * n) for n in lengths])
     split = data.Split(texts, np.zeros(6, np.int32))
