@@ -11,7 +11,7 @@ from tests.language.finetune import fakes
 def checkpoint(tmp_path_factory):
     """The folder of a tiny model with a vocabulary, written without training.
 
-    It is in the folder of a run named "mine0" and has a decision threshold, like the model of a run with `eval.tune_threshold`, and a license.
+    It is in the folder of a run, and has a decision threshold, as with `eval.tune_threshold`, and a license.
     """
     folder = fakes.checkpoint(tmp_path_factory.mktemp("mine") / "model")
     config = json.loads((folder / "config.json").read_text())

@@ -10,6 +10,7 @@ from language.finetune.data import NOTES, load
 from language.finetune.glue import GlueConfig
 from language.finetune.run import read_sections
 from nystromformer_jax.support.durable import read_json
+from nystromformer_jax.support.predictions import padded_len
 from nystromformer_jax.training.errors import ConfigDiffers
 from nystromformer_jax.training.workdir import check_folder
 from tests.language.finetune.glue_fakes import Words, write_task
@@ -45,6 +46,13 @@ def test_older_runs_keep_their_batches(tmp_path):
         assert (found.group_by_length, found.base_len) == expected
     with pytest.raises(ConfigDiffers, match="base_len"):
         data_of(tmp_path, base_len="64")
+
+
+def test_padded_lengths_are_few():
+    lengths = {padded_len(longest, 500, 16) for longest in range(1, 501)}
+    assert lengths == {16, 32, 64, 128, 256, 500}
+    with pytest.raises(ValueError, match="base_len"):
+        GlueConfig(task="mrpc", base_len=-1)
 
 
 def test_a_share_of_glues_training_examples_can_be_the_validation_set(tmp_path):
