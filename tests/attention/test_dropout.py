@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer_jax.attention.dropout import dropout, random_words
+from nystromformer_jax.attention.dropout import Dropout, dropout, random_words
 from tests.helpers import normal
 
 
@@ -28,6 +28,11 @@ def test_elements_are_uniform_and_nearly_independent(rngs):
         together = np.corrcoef(words[:, :-shift].ravel(), words[:, shift:].ravel())[0, 1]
         assert abs(together - shared) < 4 / words.size**0.5
     assert abs(np.corrcoef(words[:-1].ravel(), words[1:].ravel())[0, 1]) < 4 / words.size**0.5
+
+
+def test_a_rate_of_zero_needs_no_random_key():
+    x = jnp.ones((2, 3))
+    assert Dropout(0.0).apply({}, x, deterministic=False) is x
 
 
 def test_gradient_is_zero_where_the_value_was_dropped(rngs):
