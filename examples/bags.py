@@ -228,7 +228,7 @@ def draw(path, bags, weights):
     first, *others = axes = list(figure.subplots(2, 3).flat)
     first.imshow(mosaic.reshape(8 * side, -1), cmap="gray_r", extent=(0, side, side, 0))
     first.set_title(f"{sizes[bag]} pictures; red: the nines", fontsize=10)
-    for axis, (name, values) in zip(others, weights.items(), strict=True):
+    for axis, (name, values) in zip(others, weights.items(), strict=False):  # the last is empty
         grid = np.full((side, side), np.nan)
         grid[row, column] = values[bag, real]
         axis.imshow(grid, cmap="viridis", extent=(0, side, side, 0))

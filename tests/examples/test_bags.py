@@ -48,7 +48,7 @@ def test_grid_convolution_reads_the_neighbors_of_each_cell(rngs):
     assert_close(y[0, :4], x[0, :4] + 2 * moved, REFERENCE)
 
 
-@pytest.mark.slow_except("class token, own landmark")
+@pytest.mark.slow_except("gated attention, grid")
 @pytest.mark.parametrize("name", script.MODELS)
 def test_padding_and_other_bags_change_nothing(name):
     model, bags = script.MODELS[name], bags_of(2, count=3, max_size=67)

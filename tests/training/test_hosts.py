@@ -61,7 +61,7 @@ def alone(tmp_path_factory):
 
 @pytest.mark.slow(minutes=0.4)
 def test_a_signal_to_one_process_stops_both_and_four_resume(alone, tmp_path):
-    run = start(2, tmp_path, seconds=0.05)
+    run = start(2, tmp_path, seconds=0.2)  # jax needs about a second to forward a signal
     second = pid_of(run, 1)
     wait_for_lines(tmp_path, 3, run)
     os.kill(second, signal.SIGTERM)
@@ -261,7 +261,9 @@ NAMED = {"coordinator": "here:1", "num_processes": 2, "process_id": 0}
         ({"coordinator": "here:1234"}, "go together"),
         ({"process_id": -1}, "go together"),
         ({**NAMED, "coordinator": "here"}, "--coordinator"),
+        ({**NAMED, "coordinator": ":1234"}, "--coordinator"),
         ({**NAMED, "coordinator": "here:0"}, "--coordinator"),
+        ({**NAMED, "coordinator": "here:²"}, "--coordinator"),
         ({**NAMED, "coordinator": "here:65536"}, "--coordinator"),
         ({**NAMED, "num_processes": 0}, "--num_processes"),
         ({**NAMED, "process_id": 2}, "between 0 and 1"),
