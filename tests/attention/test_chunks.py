@@ -69,6 +69,16 @@ def test_a_mesh_that_may_split_the_length_has_no_chunks(short_chunks):
         assert "scan[" not in str(jax.make_jaxpr(attend)(x, x, x))
 
 
+@pytest.mark.parametrize(
+    ("length", "num_heads", "chunked"),
+    [(chunks.CHUNK, 8, False), (chunks.CHUNK // 2, 512, False), (chunks.CHUNK, 512, True)],
+)
+def test_only_long_sequences_with_large_weights_have_chunks(length, num_heads, chunked):
+    x = jax.ShapeDtypeStruct((1, length, num_heads, 4), jnp.float32)
+    attend = functools.partial(nystrom_attention, num_landmarks=2**27 // (4 * 512 * 512))
+    assert ("scan[" in str(jax.make_jaxpr(attend)(x, x, x))) == chunked
+
+
 def test_exports_for_any_batch(short_chunks, no_annotations):
     short_chunks(8)
     (batch,) = jax.export.symbolic_shape("batch")
