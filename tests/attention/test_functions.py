@@ -119,7 +119,7 @@ def test_padding_may_contain_anything_and_half_precision_is_near_float32(request
     assert_equals_plain_jnp(request, rngs, "xla", case)
 
 
-@pytest.mark.slow_except("False-lengths1", "True-lengths2")
+@pytest.mark.slow_except("True-lengths2")
 @pytest.mark.parametrize("lengths", [None, [8, 11], [3, 10]])
 @pytest.mark.parametrize("cross", [False, True])
 def test_gradients_equal_finite_differences_in_float64(rngs, lengths, cross):

@@ -1,7 +1,10 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
 
+from nystromformer_jax import depthwise_convolution
 from nystromformer_jax.attention import stages
 from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, normal, random_inputs
 
@@ -43,23 +46,11 @@ def test_distribute_equals_attention_to_live_landmarks(rngs):
 
 def test_distribute_adds_the_convolution_of_real_values(rngs):
     query, k_landmarks, values = random_inputs(rngs, 1, 11, 2, 3, key_length=5)
-    value = normal(next(rngs), query.shape)
-    mask = jnp.arange(11)[None] != 4
-    kernel = jnp.array([[0.0, 0.0, 1.0], [0.0, 2.0, 0.0]])  # the next position, and twice this one
-    plain = distribute(query, k_landmarks, values, landmark_mask=None)
-    output = distribute(
-        query,
-        k_landmarks,
-        values,
-        landmark_mask=None,
-        value=value.at[0, 4].set(jnp.nan),
-        conv_kernel=kernel,
-        mask=mask,
-    )
-    seen = value.at[0, 4].set(0)
-    following = jnp.pad(seen, ((0, 0), (0, 1), (0, 0), (0, 0)))[:, 1:]
-    expected = plain + jnp.stack([following[:, :, 0], 2 * seen[:, :, 1]], axis=2)
-    assert_close(output, expected, SAME_ARITHMETIC)
+    value, kernel = normal(next(rngs), query.shape), normal(next(rngs), (2, 3))
+    attend = functools.partial(distribute, query, k_landmarks, values, landmark_mask=None)
+    masked = {"value": value.at[0, 4].set(jnp.nan), "mask": jnp.arange(11)[None] != 4}
+    convolved = depthwise_convolution(value.at[0, 4].set(0), kernel)
+    assert_close(attend(**masked, conv_kernel=kernel), attend() + convolved, SAME_ARITHMETIC)
 
 
 def test_rows_and_columns_of_dead_landmarks_are_zero(rngs):

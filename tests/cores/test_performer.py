@@ -9,7 +9,6 @@ from nystromformer_jax.cores.performer import (
     PerformerAttention,
     log_relu_features,
     log_softmax_features,
-    orthonormal_columns,
     performer_attention,
     random_projection,
 )
@@ -103,15 +102,6 @@ def test_fixed_features_are_a_constant_of_the_program(rngs):
 
     assert "stablehlo.while" not in program(PerformerAttention(FEATURES))
     assert "stablehlo.while" in program(PerformerAttention(FEATURES, redraw=True))
-
-
-def test_orthonormal_columns_equal_those_of_qr(rngs):
-    blocks = jax.random.normal(next(rngs), (5, 23, 23))
-    directions, upper = np.linalg.qr(np.float64(blocks))
-    signs = np.sign(np.diagonal(upper, axis1=-2, axis2=-1))
-    assert_close(
-        jax.jit(orthonormal_columns)(blocks), directions * signs[:, None, :], OTHER_FRAMEWORK
-    )
 
 
 def test_training_step_makes_no_library_calls():

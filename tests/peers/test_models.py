@@ -11,7 +11,6 @@ from flax.traverse_util import flatten_dict
 
 from nystromformer_jax.models import (
     NystromformerForMaskedLM,
-    NystromformerForPreTraining,
     hidden_states,
 )
 from nystromformer_jax.pretrained import (
@@ -83,40 +82,6 @@ def test_outputs_and_gradients_equal_those_of_transformers(rngs, tmp_path, head,
     for path, gradient in flatten_dict(gradients, sep="/").items():
         scale = max(float(jnp.abs(their_gradients[path]).max()), 1e-3 * float(largest))
         assert_close(gradient / scale, their_gradients[path] / scale, GRADIENT)
-
-
-# Their classifier has the encoder's activation and multiple choice ReLU; those of BERT have tanh.
-ONLY_NYSTROMFORMERS = ("ForSequenceClassification", "ForMultipleChoice")
-
-
-@pytest.mark.parametrize("head", ["ForMaskedLM", *ONLY_NYSTROMFORMERS])
-def test_transformers_loads_a_model_without_a_convolution(rngs, tmp_path, head):
-    """Saved as a BERT if BERT has the head; test_round_trips tests models with a convolution."""
-    tiny.make("Nystromformer", head, tmp_path / "theirs", **EXACT)
-    changes = {"attention": "softmax", "conv_kernel_size": 0}
-    ours, variables = from_pretrained(tmp_path / "theirs", quirks="hf", **changes)
-    save_pretrained(tmp_path / "ours", ours, variables)
-    again = tiny.load(tmp_path / "ours")
-    prefix = "Nystromformer" if head in ONLY_NYSTROMFORMERS else "Bert"
-    assert type(again).__name__ == f"{prefix}{head}"
-    inputs, types = tiny.batch(rngs, head)
-    actual = jax.tree.leaves(compiled(ours, variables)(inputs, None, types))
-    expected = tiny.outputs_of(tiny.run_theirs(again.eval(), inputs, types))
-    assert_close(actual, expected, OTHER_FRAMEWORK)
-
-
-def test_transformers_loads_a_pretraining_model_as_a_masked_model(rngs, tmp_path):
-    tiny.make("Nystromformer", "ForMaskedLM", tmp_path / "theirs", **EXACT)
-    ours, variables = from_pretrained(
-        tmp_path / "theirs", model_class=NystromformerForPreTraining, attention="softmax"
-    )
-    assert isinstance(ours, NystromformerForPreTraining)
-    save_pretrained(tmp_path / "ours", ours, variables)
-    masked = transformers.NystromformerForMaskedLM.from_pretrained(tmp_path / "ours").eval()
-    inputs, types = tiny.batch(rngs, "ForMaskedLM")
-    expected = tiny.outputs_of(tiny.run_theirs(masked, inputs, types))[0]
-    actual, _ = compiled(ours, variables)(inputs, None, types)
-    assert_close(actual, expected, OTHER_FRAMEWORK)
 
 
 @pytest.mark.slow_except(

@@ -15,6 +15,7 @@ from nystromformer_jax.models import (
 )
 from nystromformer_jax.pretrained import ExactAttentionWarning, from_pretrained, read_config
 from nystromformer_jax.pretrained.config_json import layout_of
+from nystromformer_jax.pretrained.names import MODELS
 from tests.pretrained import tiny
 from tests.pretrained.tiny import CONFIG, flat, same_bits
 
@@ -166,6 +167,22 @@ class TestBert:
         tiny.write(tmp_path / "old", tiny.config_of("bert", "ForMaskedLM"), tensors)
         (_, expected), (_, actual) = (from_pretrained(tmp_path / x) for x in ("new", "old"))
         assert same_bits(actual, expected)
+
+    @pytest.mark.parametrize(
+        ("head", "activations", "layout"),
+        [
+            ("MaskedLM", {}, "bert"),
+            ("MaskedLM", {"conv_kernel_size": 3}, "nystromformer"),
+            ("SequenceClassification", {"classifier_activation": "tanh"}, "bert"),
+            ("SequenceClassification", {"classifier_activation": None}, "nystromformer"),
+            ("MultipleChoice", {"choice_activation": "tanh"}, "bert"),
+            ("MultipleChoice", {"choice_activation": "relu"}, "nystromformer"),
+        ],
+    )
+    def test_softmax_without_convolution_is_a_bert_if_its_head_is(self, head, activations, layout):
+        config = dataclasses.replace(CONFIG, attention="softmax", conv_kernel_size=0)
+        config = dataclasses.replace(config, **activations)
+        assert layout_of(MODELS[f"NystromformerFor{head}"], config) == layout
 
     def test_the_activation_of_robertas_head_is_fixed(self, tmp_path):
         tiny.folder_of(tmp_path, "roberta", "ForMaskedLM", hidden_act="relu")

@@ -241,6 +241,8 @@ def test_values_that_transformers_needs_are_written(tmp_path):
     """It makes an output per label of a question, and accepts only two; BERT's padding has id 0."""
     written = write(dataclasses.replace(CONFIG, num_labels=3), head="QuestionAnswering")
     assert written["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
+    # It has no pretraining model of Nyströmformer.
+    assert write(CONFIG, head="PreTraining")["architectures"] == ["NystromformerForMaskedLM"]
     written = write(config_of_bert(tmp_path, ("pad_token_id",), attention="nystrom"))
     assert (written["model_type"], written["pad_token_id"]) == ("nystromformer", 0)
 
