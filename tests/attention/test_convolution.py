@@ -7,6 +7,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from nystromformer_jax import nystrom_attention
 from nystromformer_jax.attention import convolution
 from nystromformer_jax.attention.convolution import (
     _banded,
@@ -17,7 +18,14 @@ from nystromformer_jax.attention.convolution import (
     depthwise_convolution,
 )
 from nystromformer_jax.training.collectives import find_collectives
-from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, forward_and_gradients, normal
+from tests.helpers import (
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    forward_and_gradients,
+    normal,
+    random_inputs,
+)
 
 HEADS, DIM = 3, 5
 GROUPS = {"head": (HEADS,), "channel": (HEADS, DIM)}
@@ -102,6 +110,16 @@ def test_bfloat16_stays_bfloat16_and_sums_in_float32(convolve, kernel):
     output = jax.jit(convolve)(value, weights)
     assert output.dtype == jnp.bfloat16
     assert float(output[0, 4].sum()) == 258  # 256 + 1 is 256 in bfloat16
+
+
+def test_the_convolution_of_a_short_example_reads_padding_only_without_its_mask(rngs):
+    query, key, value = random_inputs(rngs, 2, 5, HEADS, DIM)
+    kernel, mask = normal(next(rngs), (HEADS, 3)), jnp.arange(5)[None] < jnp.array([[5], [3]])
+    attend = functools.partial(nystrom_attention, query, key, value, num_landmarks=5, mask=mask)
+    for mask_conv, read in ((False, value), (True, jnp.where(mask[..., None, None], value, 0))):
+        output = attend(conv_kernel=kernel, mask_conv=mask_conv)
+        expected = attend() + depthwise_convolution(read, kernel)
+        assert_close(output[mask], expected[mask], REFERENCE)
 
 
 @pytest.mark.usefixtures("one_device")
