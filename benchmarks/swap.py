@@ -1,4 +1,4 @@
-"""Embeddings of a pretrained model with Nyström attention beside its own, without training and with little.
+"""Embeddings of a pretrained model with Nyström attention beside its own, untrained and after a few steps.
 
     python -m benchmarks.swap --model MODEL --texts TEXTS --steps 200 --out results/benchmarks/swap
 
@@ -38,7 +38,7 @@ SELECTIONS, PINVS = ("segments", "kmeans"), ("iterative", "ridge")
 EXACT = (0, "other texts", "", 0)  # the axes of exact attention, except the number of tokens
 LEARNING_RATE, BATCH_SIZE = 1e-4, 8  # of `distill`
 Vectors = npt.NDArray[np.float32]
-Rows = dict[int, list[list[int]]]  # token ids of texts, by their number
+Rows = dict[int, list[list[int]]]  # token ids of texts, by number of tokens
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,11 +59,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options: dict[str, Any] = {"max_len": max(given.tokens), "conv_kernel_size": 0}
         exact = load(given.model, attention="softmax", **options)
         rows, others = tokens_of(exact, texts.splitlines(), given.tokens, given.count)
+        fewest = min(map(len, others.values()))
+        if given.steps and fewest < BATCH_SIZE:
+            raise ValueError(
+                f"--texts: training needs {BATCH_SIZE} texts of each length besides those of --count, found"
+                f" {fewest}: pass a file with more texts."
+            )
         settings = {
             **this_machine("transformers"),
             "model": Path(given.model).name,
             "texts_sha256": hashlib.sha256(texts.encode()).hexdigest(),
             "count": given.count,
+            "tokens": given.tokens,  # on which the texts of training depend
         }
 
         @functools.lru_cache(maxsize=1)
@@ -145,20 +152,11 @@ def distill(model: LanguageModel, exact: LanguageModel, rows: Rows, steps: int) 
     Args:
       model: The model to train.
       exact: The model with the same tokenizer and pooling whose embeddings are the target.
-      rows: Token ids of the texts, by their number; those with at most M tokens are not used.
+      rows: Token ids of the texts, by number of tokens; those with at most M tokens are not used.
       steps: Number of steps.
-
-    Raises:
-      ValueError: A length has too few texts for a batch.
     """
-    config = model.model.config
-    rows = {n: texts for n, texts in rows.items() if n > config.num_landmarks}
-    for length, texts in rows.items():
-        if len(texts) < BATCH_SIZE:
-            raise ValueError(
-                f"--texts: training needs {BATCH_SIZE} texts of {length} tokens or more besides those of"
-                f" --count, found {len(texts)}: pass a file with more texts."
-            )
+    num_landmarks = model.model.config.num_landmarks
+    rows = {n: texts for n, texts in rows.items() if n > num_landmarks}
     optimizer = optax.adamw(optax.linear_schedule(LEARNING_RATE, 0, steps))
 
     @jax.jit

@@ -20,8 +20,8 @@ from cli.configs import Given, first_seed
 CHECKED = "Config is valid; no data loaded, nothing trained."
 EVAL = "evaluates a finished run's best checkpoint, and needs only --workdir, which has its config"
 CHECK = "only validates the config"
-# Keys of how batches are computed, which a resumed run keeps unless the command line sets another value than
-# this one: with train.accumulation=0 the program chooses.
+# Keys of how batches are computed. A resumed run keeps its own value if the config has this one, with which
+# the program chooses; None: if the command line does not set the key.
 KEPT = {"train.accumulation": 0, "data.group_by_length": None, "data.base_len": None}
 EVERYTHING = "Everything is in {folder}."
 MODES = {"train": "trains, or resumes a run", "eval": EVAL, "check": CHECK}
@@ -212,7 +212,7 @@ def read_config(given: Given | None, folder: Path, mode: str) -> dict[str, Any]:
 def keep_stored(
     config: dict[str, Any], overrides: Mapping[str, Any], folder: Path
 ) -> dict[str, Any]:
-    """Returns `config` with the keys `KEPT` of an existing run in `folder`, except those in `overrides`.
+    """Returns `config` with the keys `KEPT` of an existing run in `folder`, except those that are set.
 
     A key that the run does not have is left out, and its schema has the value of older runs. Nothing is kept
     of a run of another task, attention or batch size, which does not resume.
@@ -226,8 +226,9 @@ def keep_stored(
     if now != then:
         return config
     for key, value in KEPT.items():
-        if overrides.get(key, value) == value:
-            section, _, name = key.partition(".")
+        section, _, name = key.partition(".")
+        given = overrides.get(key) if value is None else config[section].get(name, value)
+        if given == value:
             kept = {name: own[section][name]} if name in own[section] else {}
             rest = {other: x for other, x in config[section].items() if other != name}
             config = {**config, section: rest | kept}

@@ -34,7 +34,9 @@ def model_card(run: FineTuning, data: TaskData, metrics: Mapping[str, Any], last
     start = "sizes of" if run.init.from_scratch else "weights of"
     train = run.sections["train"].in_steps(len(data.splits["train"]))
     folder = run.init.folder.absolute()
-    if folder.name == "model":  # in the folder of a run, whose name says more
+    if (
+        folder.name == "model" and (folder.parent / "config.json").is_file()
+    ):  # that of a run says more
         folder = folder.parent
     threshold, weights = metrics.get("threshold"), run.sections["train"].class_weights
     settings = [f"Class weights of the training loss: {weights}"] if weights else []

@@ -121,9 +121,12 @@ def test_a_cell_runs_in_its_own_process_whose_error_is_raised():
         in_own_process(int, "two")
 
 
-def test_a_killed_process_is_an_error():
-    with pytest.raises(MemoryError, match="ended with"):
-        in_own_process(signal.raise_signal, signal.SIGKILL)
+@pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGKILL, MemoryError), (signal.SIGABRT, ChildProcessError)]
+)
+def test_a_killed_process_is_an_error(number, kind):
+    with pytest.raises(kind, match="ended with"):
+        in_own_process(signal.raise_signal, number)
 
 
 def test_a_signal_ends_the_cell_and_keeps_the_rows(tmp_path):

@@ -139,14 +139,39 @@ def test_an_encoder_converts_to_nnx_with_all_parameters(rngs):
     assert size(nnx.state(bridged, nnx.Param)) == size(own)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_lifted_transforms_take_a_layer_with_positional_arrays(rngs):
-    """`nn.vmap` of `nn.remat`; tests of attention maps use `nn.scan`."""
+    """Two blocks by `nn.vmap`, and by `nn.scan` of `nn.remat`, compared with plain blocks."""
+    mask = mask_of_lengths([LENGTH, 11], LENGTH)
+    block = functools.partial(EncoderBlock, 2, make_core("none", conv_kernel_size=3), 7)
+    lifted = lambda kind: kind(*block.args, deterministic=True)
+
+    @nn.compact
+    def step(block, x, mask):
+        return block(x, mask), None
+
     stacked = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
-    lifted = nn.vmap(nn.remat(EncoderBlock), in_axes=(0, None), **stacked)
-    block, x = lifted(2, SOFTMAX, 7, deterministic=True), jnp.stack([X, X])
-    output, variables = jax.eval_shape(block.init_with_output, next(rngs), x, MASK)
-    assert output.shape == x.shape
-    assert {leaf.shape[0] for leaf in jax.tree.leaves(variables)} == {2}
+    mapped = lifted(nn.vmap(EncoderBlock, in_axes=(0, None), **stacked))
+    scan = nn.scan(step, in_axes=nn.broadcast, length=2, **stacked)
+    scan = nn.apply(scan, lifted(nn.remat(EncoderBlock)))
+
+    def plain(variables, x):
+        return block().apply(variables, x, mask, deterministic=True)
+
+    def outputs(variables, x):
+        first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], variables) for i in range(2))
+        scanned = lambda x: scan(variables, x, mask)[0]
+        in_order = lambda x: plain(second, plain(first, x))
+        chain = lambda layers: jax.value_and_grad(lambda x: (layers(x) ** 2).sum())(x)
+        return (
+            (mapped.apply(variables, jnp.stack([x, -x]), mask), chain(scanned)),
+            (jnp.stack([plain(first, x), plain(second, -x)]), chain(in_order)),
+        )
+
+    x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    stack = jnp.stack([x, x])
+    variables = random_variables(next(rngs), mapped, stack, mask, scale=1, deterministic=None)
+    assert_close(*jax.jit(outputs)(variables, x), REFERENCE)
 
 
 X, MASK = jnp.ones((BATCH, LENGTH, WIDTH)), jnp.ones((BATCH, LENGTH), bool)

@@ -107,7 +107,7 @@ def test_runs_of_other_devices_resume_with_their_accumulation(tmp_path):
     smaller = prepare(keep_stored(config(batch_size=8), {}, tmp_path)).config
     with pytest.raises(ConfigDiffers, match=r"train.batch_size: .* in the run, 8 now"):
         Workdir(tmp_path, smaller)
-    changed = keep_stored(config(accumulation=4), {"train.accumulation": 4}, tmp_path)
+    changed = keep_stored(config(accumulation=4), {}, tmp_path)  # set in the config file
     with pytest.raises(ConfigDiffers, match=r"train.accumulation: 1 in the run, 4 now"):
         Workdir(tmp_path, changed)
 

@@ -266,6 +266,25 @@ def test_starts_from_given_parameters(tmp_path, array, devices):
     assert (tiny.last_params(tmp_path, outcome.best_step) == given["kernel"]).all()
 
 
+def test_metrics_may_be_computed_from_all_outputs(tmp_path):
+    """A median, which sums cannot give; every example counts once."""
+    outputs = []
+
+    def eval_step(params, batch):
+        return {"labels": batch["labels"], "weights": batch["weights"]}
+
+    def summarize(batches):
+        outputs.append(len(batches))
+        labels = np.concatenate([batch["labels"] for batch in batches])
+        weights = np.concatenate([batch["weights"] for batch in batches])
+        return {"median": float(np.median(labels[weights > 0])), "rows": float(weights.sum())}
+
+    score = {"eval_step": eval_step, "summarize": summarize, "select": "median"}
+    outcome = tiny.train(tmp_path, tiny.config(10), **score)
+    assert outcome.best_metrics["rows"] == 37
+    assert outputs == [5]  # 37 examples in batches of 8
+
+
 def test_a_state_that_is_not_finite_is_not_evaluated(tmp_path):
     """Otherwise an error of the trainer's metrics would hide ours."""
 

@@ -50,7 +50,8 @@ def test_does_not_import_tensorflow_and_numba(tmp_path):
     fakes.write_imdb_tfds(tmp_path / "tfds", fakes.reviews())
     script = f"""
 import sys
-from lra.data import DataConfig, text
+from lra.data import DataConfig, pathfinder_generator, text
+pathfinder_generator.parameters(32, 'hard')
 assert 'tensorflow_datasets' not in sys.modules
 config = DataConfig(task='text', max_len=9, source='tfds', dir={str(tmp_path / "tfds")!r})
 text.load(config, per_class={fakes.REVIEWS_PER_CLASS})
