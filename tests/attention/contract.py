@@ -54,7 +54,7 @@ CASES = {
     "one example": {"batch": 1, "masks": 1, "length": 320},
     "mask": {"masks": 1, "width": 35},
     "two masks": {"masks": 2, "width": 5},
-    "two lengths": {"masks": 2, "key_length": 212},
+    "two lengths": {"length": 296, "key_length": 200},
     "convolution": {"width": 33},
     "convolution per channel": {"masks": 1, "width": 5, "per_channel": True},
     "convolution of padding": {"masks": 2, "width": 5, "mask_conv": False},

@@ -31,7 +31,7 @@ def mesh_of(data, sequence):
     return make_mesh(MeshConfig(data=data, sequence=sequence))
 
 
-@cases_of("split", "devices without a token")
+@cases_of("split", "devices without a token", "two lengths")
 def test_a_split_length_equals_one_device(request, rngs, case):
     assert_equals_plain_jnp(request, rngs, "split", case)
 

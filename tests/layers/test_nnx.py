@@ -89,13 +89,13 @@ def test_a_block_in_half_precision_on_a_float32_stream_equals_linen(rngs):
 
 
 def test_a_block_passes_its_options_to_its_layers():
-    rates = {"dropout_rate": 0.3, "hidden_dropout_rate": 0.2}
+    rates = {"dropout_rate": 0.3, "hidden_dropout_rate": 0.0}  # zero is a rate, too
     options = {"dtype": jnp.float16, "param_dtype": jnp.bfloat16, "precision": "highest"}
     options["kernel_init"] = nnx.initializers.constant(2.0)
     options["bias_init"] = nnx.initializers.constant(3.0)
     block = native.EncoderBlock(H, E, make_core("softmax"), F, **rates, **options, rngs=nnx.Rngs(0))
     assert block.attention_dropout.rate == block.mlp.output_dropout.rate == 0.3
-    assert block.mlp.hidden_dropout.rate == 0.2
+    assert block.mlp.hidden_dropout.rate == 0
     layers = [module for _, module in nnx.iter_modules(block) if isinstance(module, nnx.Linear)]
     assert len(layers) == 6
     for layer in layers:
