@@ -126,10 +126,10 @@ def test_a_resumed_run_keeps_its_best_step_unless_it_had_fewer_examples(
     tmp_path, max_examples, best
 ):
     """A lucky accuracy on 3 examples is not compared with those on all examples."""
-    started = tiny.config(20, eval=EvalConfig(every_steps=10, max_examples=max_examples))
+    started = tiny.config(eval=EvalConfig(every_steps=10, max_examples=max_examples))
     with pytest.raises(StopIteration):  # at the second evaluation
         tiny.train(tmp_path, started, eval_step=scripted([0.9]), **SCRIPTED)
-    outcome = tiny.train(tmp_path, tiny.config(20), eval_step=scripted([0.3]), **SCRIPTED)
+    outcome = tiny.train(tmp_path, eval_step=scripted([0.3, 0.2]), **SCRIPTED)
     assert (outcome.best_step, outcome.best_metrics["accuracy"]) == pytest.approx(best)
 
 
