@@ -26,6 +26,7 @@ def test_cosines_and_neighbors_by_hand():
     assert row["same_nearest"] == pytest.approx(2 / 3)  # the second is now nearest to the third
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_few_tokens_are_exact_and_training_brings_more_tokens_closer(tmp_path, monkeypatch):
     model = NystromformerForMaskedLM(dataclasses.replace(tiny.CONFIG, **SMALL))
     folder = tmp_path / "model"
