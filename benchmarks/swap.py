@@ -120,26 +120,24 @@ def tokens_of(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sizes = [len(ids) for ids in model.tokenizer(list(texts))["input_ids"]]
-    found = {n: [i for i, size in enumerate(sizes) if size >= n] for n in lengths}
-    for length, long in found.items():
+    by_length = {n: [i for i, size in enumerate(sizes) if size >= n] for n in lengths}
+    for length, long in by_length.items():
         if len(long) < count:
             raise ValueError(
                 f"--texts: {len(long)} texts have {length} tokens or more, and --count={count} are needed:"
                 " pass a file with more texts, or a smaller --count."
             )
-    first = {i for long in found.values() for i in long[:count]}
+    first = {i for long in by_length.values() for i in long[:count]}
 
     def tokens(length: int, chosen: Sequence[int]) -> list[list[int]]:
         if not chosen:
             return []
-        chosen_texts = [texts[i] for i in chosen]
-        ids: list[list[int]] = model.tokenizer(chosen_texts, truncation=True, max_length=length)[
-            "input_ids"
-        ]
-        return ids
+        own = [texts[i] for i in chosen]
+        found: dict[str, Any] = model.tokenizer(own, truncation=True, max_length=length)
+        return list(found["input_ids"])
 
-    measured = {n: tokens(n, long[:count]) for n, long in found.items()}
-    others = {n: tokens(n, [i for i in long if i not in first]) for n, long in found.items()}
+    measured = {n: tokens(n, long[:count]) for n, long in by_length.items()}
+    others = {n: tokens(n, [i for i in long if i not in first]) for n, long in by_length.items()}
     return measured, others
 
 
@@ -162,18 +160,9 @@ def distill(model: LanguageModel, exact: LanguageModel, rows: Rows, steps: int) 
     @jax.jit
     def step(variables: Any, state: Any, inputs: jax.Array, target: jax.Array) -> tuple[Any, Any]:
         def loss(variables: Any) -> jax.Array:
-            mask, types = jnp.ones_like(inputs, bool), jnp.zeros_like(inputs)
-            pooling = model.sentence.pooling
-            found = pooled_states(
-                model.model,
-                variables,
-                inputs,
-                mask,
-                types,
-                pooling=pooling,
-                layer=-1,
-                normalize=True,
-            )
+            batch = inputs, jnp.ones_like(inputs, bool), jnp.zeros_like(inputs)
+            how = {"pooling": model.sentence.pooling, "layer": -1, "normalize": True}
+            found = pooled_states(model.model, variables, *batch, **how)
             return 1 - (found * target).sum(axis=1).mean()
 
         updates, state = optimizer.update(jax.grad(loss)(variables), state, variables)
