@@ -34,9 +34,8 @@ def model_card(run: FineTuning, data: TaskData, metrics: Mapping[str, Any], last
     start = "sizes of" if run.init.from_scratch else "weights of"
     train = run.sections["train"].in_steps(len(data.splits["train"]))
     folder = run.init.folder.absolute()
-    if (
-        folder.name == "model" and (folder.parent / "config.json").is_file()
-    ):  # that of a run says more
+    # The name of a run says more than that of its folder `model`.
+    if folder.name == "model" and (folder.parent / "config.json").is_file():
         folder = folder.parent
     threshold, weights = metrics.get("threshold"), run.sections["train"].class_weights
     settings = [f"Class weights of the training loss: {weights}"] if weights else []
