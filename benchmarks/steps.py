@@ -17,7 +17,7 @@ import functools
 import importlib
 import itertools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +137,7 @@ def compiled_step(
     lowered = spec.make_train_step().lower(*spec.argument_shapes())
     program = compile_program(lowered, spec.mesh.devices.flat[0])
     batch = random_batch(run, spec)
-    return lambda: step_call(spec, batch, program.run), program.peak_bytes or 0
+    return lambda: step_call(spec, [batch], program.run), program.peak_bytes or 0
 
 
 def random_batch(run: Any, spec: Any) -> dict[str, Any]:
@@ -158,19 +158,20 @@ def random_batch(run: Any, spec: Any) -> dict[str, Any]:
     return batch
 
 
-def step_call(spec: Any, batch: Mapping[str, Any], step: Any) -> Callable[[], Any]:
-    """Returns a function without arguments that makes one update on a fixed batch, on any device."""
+def step_call(spec: Any, batches: Sequence[Mapping[str, Any]], step: Any) -> Callable[[], Any]:
+    """Returns a function without arguments that makes an update on each of `batches`, on any device."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, spec.argument_shapes()[:2])
     # Without the shardings, the second call of the step would compile again.
     state, totals = jax.jit(spec.init_state, out_shardings=shardings)()
-    placed = shard_batch(batch, spec.mesh)
+    placed = [shard_batch(batch, spec.mesh) for batch in batches]
 
-    def one() -> Any:
+    def updates() -> Any:
         nonlocal state, totals
-        state, totals, loss = step(state, totals, placed)
+        for batch in placed:
+            state, totals, loss = step(state, totals, batch)
         return loss
 
-    return one
+    return updates
 
 
 def compare(config: dict[str, Any], rounds: int, device: str = "") -> dict[str, Any]:
@@ -180,7 +181,7 @@ def compare(config: dict[str, Any], rounds: int, device: str = "") -> dict[str, 
     """
     run, spec = spec_of(config)
     batch = random_batch(run, spec)
-    cases, found = {"ours": step_call(spec, batch, spec.make_train_step())}, dict[str, Any]()
+    cases, found = {"ours": step_call(spec, [batch], spec.make_train_step())}, dict[str, Any]()
     if device and "inputs" in batch:
         try:
             from benchmarks import peers

@@ -98,6 +98,17 @@ def test_random_features_of_hidden_states_are_those_of_the_model(make):
     assert_close(states[-1], expected, REFERENCE)
 
 
+def test_hidden_states_of_a_backbone_are_those_of_a_model_around_it(make):
+    model, variables = (language_model := make()).model, language_model.variables
+    backbone = Nystromformer(model.config)
+    own = {"params": variables["params"]["nystromformer"]}
+    states = [
+        jax.jit(functools.partial(hidden_states, one))(values, *padded(TEXTS))
+        for one, values in ((model, variables), (backbone, own))
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *states)
+
+
 def test_embeddings_of_an_earlier_layer(make):
     language_model = make(num_layers=2)
     states = jax.jit(functools.partial(hidden_states, language_model.model))(

@@ -134,3 +134,9 @@ def test_a_resumed_run_continues_on_its_page_of_wandb(tmp_path, monkeypatch):
     assert service.finished == 2
     write(tmp_path, [1])
     assert len(service.starts) == 2  # off by default
+
+
+def test_a_missing_wandb_names_its_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ModuleNotFoundError, match="pip install wandb"):
+        write(tmp_path, [1], wandb=True)
