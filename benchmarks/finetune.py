@@ -1,21 +1,24 @@
-"""Fine-tuning a published BERT on GLUE beside transformers' model in PyTorch: times of steps, and scores.
+"""Fine-tuning on GLUE or IMDb beside transformers' BERT in PyTorch: seconds of a step, or its scores.
 
-    python -m benchmarks.finetune --model MODEL --dir GLUE --out results/benchmarks/finetune
-    python -m benchmarks.finetune --model MODEL --dir GLUE --tasks mrpc --seeds 3 --learning_rate 1e-4 \
-        --out results/benchmarks/finetune-mrpc
+    python -m benchmarks.finetune --config=configs/glue.py:mrpc --config.data.dir=GLUE \
+        --config.init.checkpoint=BERT --out results/benchmarks/finetune
+    python -m benchmarks.finetune --train --config=configs/glue.py:mrpc --config.data.dir=GLUE \
+        --config.init.checkpoint=BERT --config.train.epochs=3 --out results/benchmarks/finetune
 
-MODEL is the folder of a BERT with its tokenizer. All models take the same batches of `configs/glue.py` with
-the same padding, rates of dropout, schedule and AdamW. Times are medians of blocks of steps, in turn. With
-`--seeds`, transformers' model is trained instead and scored on the validation set after each epoch;
-`run_finetune.py` trains ours. The same command resumes.
+The config and its flags are those of `run_finetune.py`; BERT is the folder of a BERT with its tokenizer. Both
+models make the same number of steps on the first batches of the run, with the same padding, schedule and
+AdamW. A time is the median over rounds; in a round, each model makes `--batches` steps. With `--train`,
+transformers' model is trained on all batches of the run and evaluated as often; `run_finetune.py` trains
+ours. More commands with the same `--out` add rows. Needs the extra `peers`.
+
+Differs from ours: transformers' head has no dropout before its first dense layer. PyTorch is not compiled.
 """
 
-import argparse
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,201 +27,177 @@ import pandas as pd
 from benchmarks.steps import step_call
 from benchmarks.table import Row, Table, parser_for, this_machine, use_cpu
 from benchmarks.timing import in_blocks
+from cli import configs
 from cli.commands import number, run_to_end
-from configs.glue import get_config
+from language.checkpoint import weights_sha256
 from language.finetune import trainer
 from language.finetune.data import TaskData
 from language.finetune.glue_tasks import TASKS
 from language.finetune.run import FineTuning
+from launch import huge_pages
 from nystromformer_jax.training import TrainSpec, make_schedule
 from nystromformer_jax.training.pipeline import evaluation_batches, training_batches
 from reporting.statistics import format_spread, summarize
 from reporting.tables import format_3sf
 from reporting.tables import markdown as markdown_table
 
-PEER = "transformers"
-MODELS = {"softmax": "softmax", "nystrom-64": "nystrom,num_landmarks=64", PEER: "softmax"}
+OURS, PEER = "ours", "transformers"
+
+
+class Opened(NamedTuple):
+    """A run with its data, and what its rows share."""
+
+    run: FineTuning
+    data: TaskData
+    spec: TrainSpec
+    row: Row
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes `<out>.json` and `.md`; returns the exit code."""
     parser = parser_for("benchmarks.finetune", __doc__)
-    add, positive = parser.add_argument, number(int, 1)
-    tasks = sorted(name for name, task in TASKS.items() if not task.is_regression)
-    add("--model", required=True, help="folder of a BERT with its tokenizer")
-    add("--dir", required=True, help="folder of GLUE's tasks")
-    add("--tasks", nargs="+", choices=tasks, default=["mrpc", "sst2"])
-    add("--batches", type=positive, default=8, help="steps of a timed call")
+    add, positive, example = parser.add_argument, number(int, 1), "configs/glue.py:mrpc"
+    add("--config", required=True, help=f"{example}, with the flags of run_finetune.py")
+    add("--train", action="store_true", help="train transformers' model; no timing")
+    add("--batches", type=positive, default=8, help="training steps per timed call")
     add("--rounds", type=positive, default=5, help="timed rounds of blocks")
-    add("--seeds", type=positive, help="train transformers' model with so many seeds instead")
-    add("--epochs", type=positive, default=3, help="with --seeds")
-    add("--learning_rate", type=float, default=3e-5, help="with --seeds: peak rate")
-    add("--examples", type=number(int, 0), default=0, help="training examples; 0: all")
-    given = parser.parse_args(arguments)
+    words, texts = configs.split_dotted(sys.argv[1:] if arguments is None else arguments, "config")
+    given = parser.parse_args(words)
 
     def make_table() -> None:
         use_cpu()
-        keys = ("epochs", "learning_rate", "examples") if given.seeds else ("batches", "rounds")
-        settings = this_machine("torch", PEER) | {key: getattr(given, key) for key in keys}
-        name = "benchmarks.finetune"
-        table = Table(name, given.out, settings, markdown, arguments=arguments)
-        if given.seeds:
-            cells = itertools.product(given.tasks, range(given.seeds))
-            table.fill(("task", "seed"), cells, functools.partial(score_peer, given))
+        config = configs.read(given.config, texts, "run_finetune.py", example).record({})
+        opened = open_run(config)
+        settings = this_machine("torch", PEER) | {"batches": given.batches}
+        name, parts = "benchmarks.finetune", ("rows", "scores")
+        table = Table(name, given.out, settings, markdown, parts=parts, arguments=arguments)
+        cell = (opened.row["task"], opened.row["label"])
+        if given.train:
+            axes, cells = ("task", "label", "seed"), [(*cell, config["train"]["seed"])]
+            table.fill(axes, cells, lambda *_: train_peer(opened), part="scores")
         else:
-            cells = itertools.product(given.tasks, MODELS)
-            table.fill(("task", "model"), cells, functools.partial(time_steps, given), peers=True)
+            axes, cells = ("task", "label", "model"), [(*cell, model) for model in (OURS, PEER)]
+            measure = functools.partial(time_steps, opened, given.batches, given.rounds)
+            table.fill(axes, cells, lambda *values: measure(values[-1]), peers=True)
         table.finish()
 
     return run_to_end("benchmarks.finetune", make_table)
 
 
-def open_task(
-    given: argparse.Namespace, task: str, model: str, seed: int = 0
-) -> tuple[FineTuning, TaskData, TrainSpec]:
-    """Returns the run of a task, its data and its `TrainSpec`."""
-    config = get_config(f"{task},attention={MODELS[model]}").to_dict()
-    config["init"]["checkpoint"] = given.model
-    config["data"] |= {"dir": given.dir, "examples": given.examples}
-    config["optimizer"]["learning_rate"] = given.learning_rate
-    config["train"] |= {"epochs": float(given.epochs), "seed": seed}
+def open_run(config: Mapping[str, Any]) -> Opened:
+    """Returns the run of a config.
+
+    Raises:
+      ValueError: The task is a regression.
+      ImportError: The extra `peers` is not installed. Further errors are those of `trainer.prepare`.
+    """
     run = trainer.prepare(config)
+    if run.task.kind != "classification":
+        raise ValueError(f"{run.task.title} is a {run.task.kind}: pass a task with classes.")
+    try:
+        from benchmarks import peers
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"the package {error.name} is not installed: pip install -e '.[language,peers]'."
+        ) from error
+    del peers
     data = trainer.load_data(run)
     run = run.with_task(data.task)
-    return run, data, trainer.make_spec(run, len(data.splits["train"]), data.splits["valid"])
+    row: Row = {"task": data.task.name, "label": config["label"], "data_sha256": data.sha256}
+    row["init_sha256"] = weights_sha256(run.init)
+    spec = trainer.make_spec(run, len(data.splits["train"]), data.splits["valid"])
+    return Opened(run, data, spec, row)
 
 
-def first_batches(run: FineTuning, data: TaskData, spec: TrainSpec, count: int) -> list[Any]:
-    """Returns the first training batches of a run."""
-    train = spec.config.train
-    batches = training_batches(
-        run.examples(data.splits["train"]), batch_size=train.batch_size, seed=train.seed
+def batches_of(opened: Opened, count: int) -> Iterator[Any]:
+    """Yields the first `count` training batches."""
+    train = opened.spec.config.train
+    examples = opened.run.examples(opened.data.splits["train"])
+    batches = training_batches(examples, batch_size=train.batch_size, seed=train.seed)
+    return itertools.islice(batches, count)
+
+
+def peer_of(opened: Opened) -> Any:
+    """Returns transformers' model with the settings of the run, see `peers.BertTraining`."""
+    from benchmarks.peers import BertTraining
+
+    run, config = opened.run, opened.spec.config
+    total = config.train.total_steps
+    return BertTraining(
+        str(run.init.folder),
+        num_labels=run.task.num_labels,
+        dropout_rate=run.model.config.dropout_rate,
+        attention_dropout_rate=run.model.config.attention_dropout_rate,
+        optimizer=config.optimizer,
+        rates=np.asarray(make_schedule(config.optimizer, total)(jnp.arange(total))).tolist(),
+        seed=config.train.seed,
+        threads=this_machine()["cpu_threads"],
     )
-    return list(itertools.islice(batches, count))
 
 
-def time_steps(given: argparse.Namespace, task: str, models: Sequence[str]) -> list[Row]:
-    """Returns a row for each model, with the seconds of a step on the same batches."""
+def time_steps(opened: Opened, count: int, rounds: int, models: Sequence[str]) -> list[Row]:
+    """Returns a row for each of `models`, with the seconds of a step on the same `count` batches."""
+    batches = list(batches_of(opened, count))
     cases: dict[str, Callable[[], Any]] = {}
-    for model in models:
-        run, data, spec = open_task(given, task, model)
-        batches = first_batches(run, data, spec, given.batches)
-        if model == PEER:
-            cases[model] = functools.partial(_each, Peer(given.model, spec).step, batches)
-        else:
-            cases[model] = step_call(spec, batches, spec.make_train_step())
+    if OURS in models:
+        cases[OURS] = step_call(opened.spec, batches, opened.spec.make_train_step())
+    if PEER in models:
+        peer = peer_of(opened)
+        tensors = [peer.tensors(batch) for batch in batches]
+        cases[PEER] = lambda: [peer.step(batch) for batch in tensors]
     tokens = [batch["inputs"].shape[1] for batch in batches]
     rows = []
-    for model, times in in_blocks(cases, rounds=given.rounds, budget_seconds=600.0).items():
-        seconds = {key: times[key] / given.batches for key in ("median", "min", "max")}
-        row = {"task": task, "model": model, "tokens": tokens, "runs": times["runs"]}
-        rows.append({**row, "seconds": seconds})
+    for model, times in in_blocks(cases, rounds=rounds, budget_seconds=600.0).items():
+        seconds = {key: times[key] / count for key in ("median", "min", "max")}
+        own = {"model": model, "tokens": tokens, "seconds": seconds, "runs": times["runs"]}
+        rows.append({**opened.row, **own})
     return rows
 
 
-def _each(step: Callable[[Any], Any], batches: Sequence[Any]) -> None:
-    for batch in batches:
-        step(batch)
-
-
-def score_peer(given: argparse.Namespace, task: str, seed: int) -> Row:
-    """Trains transformers' model; returns its validation metrics at the best epoch."""
-    run, data, spec = open_task(given, task, PEER, seed)
-    peer, config = Peer(given.model, spec), spec.config
-    steps = config.train.total_steps
-    valid = run.examples(data.splits["valid"])
-    scores: list[dict[str, float]] = []
-    for done, batch in enumerate(first_batches(run, data, spec, steps), 1):
-        peer.step(batch)
-        if done % config.eval.every_steps == 0 or done == steps:
-            batches = evaluation_batches(valid, batch_size=config.train.batch_size)
-            scores.append(spec.summarize([peer.evaluate(batch) for batch in batches]))
-    best = max(scores, key=lambda values: values[data.task.select_by])
-    return {"task": task, "seed": seed, "valid": best, "evaluations": scores}
-
-
-class Peer:
-    """transformers' classifier in PyTorch with the schedule and AdamW of a `TrainSpec`."""
-
-    def __init__(self, folder: str, spec: TrainSpec) -> None:
-        """Loads the weights; the head is random and depends on the seed."""
-        import torch
-        from transformers import AutoModelForSequenceClassification
-
-        config, total = spec.config.optimizer, spec.config.train.total_steps
-        torch.set_num_threads(this_machine()["cpu_threads"])
-        torch.manual_seed(spec.config.train.seed)
-        self._torch = torch
-        self._model = AutoModelForSequenceClassification.from_pretrained(folder)
-        self._optimizer = torch.optim.AdamW(
-            self._model.parameters(),
-            lr=1.0,  # times the rate of the schedule
-            betas=(config.beta1, config.beta2),
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-        )
-        rates = np.asarray(make_schedule(config, total)(jnp.arange(total + 1))).tolist()
-        self._schedule = torch.optim.lr_scheduler.LambdaLR(
-            self._optimizer, lambda step: rates[min(step, total)]
-        )
-
-    def step(self, batch: Mapping[str, Any]) -> float:
-        """Makes an update; returns the loss."""
-        self._model.train()
-        self._optimizer.zero_grad()
-        loss = self._model(**self._tensors(batch)).loss
-        loss.backward()
-        self._optimizer.step()
-        self._schedule.step()
-        return float(loss.item())
-
-    def evaluate(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the outputs of a batch, as a spec's `eval_step` does."""
-        self._model.eval()
-        tensors = self._tensors(batch)
-        labels = tensors.pop("labels")
-        with self._torch.no_grad():
-            logits = self._model(**tensors).logits
-            loss = self._torch.nn.functional.cross_entropy(logits, labels, reduction="none")
-        return {
-            "outputs": {"logits": logits.numpy()},
-            "loss": loss.numpy(),
-            "count": np.ones(len(loss)),
-            "rows": batch["rows"],
-            "weights": batch["weights"],
-        }
-
-    def _tensors(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        names = {
-            "inputs": "input_ids",
-            "mask": "attention_mask",
-            "types": "token_type_ids",
-            "labels": "labels",
-        }
-        return {
-            theirs: self._torch.from_numpy(batch[ours].astype(np.int64))
-            for ours, theirs in names.items()
-        }
+def train_peer(opened: Opened) -> Row:
+    """Trains transformers' model; returns its validation metrics at the best evaluation, and all of them."""
+    spec, peer = opened.spec, peer_of(opened)
+    train = spec.config.train
+    valid = opened.run.examples(opened.data.splits["valid"])
+    evaluations: list[dict[str, float]] = []
+    for done, batch in enumerate(batches_of(opened, train.total_steps), 1):
+        peer.step(peer.tensors(batch))
+        if done % spec.config.eval.every_steps == 0 or done == train.total_steps:
+            batches = evaluation_batches(valid, batch_size=train.batch_size)
+            outputs = [peer.outputs(batch) for batch in batches]
+            evaluations.append({"step": done, **spec.summarize(outputs)})
+    best = max(evaluations, key=lambda values: (values[spec.select], -values["loss"]))
+    return {**opened.row, "seed": train.seed, "valid": best, "evaluations": evaluations}
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """Returns a table with a row per task: seconds of a step beside transformers', or scores over seeds."""
-    shown: list[Row] = []
-    for task, group in itertools.groupby(results["rows"], key=lambda row: row["task"]):
-        own, metric = list(group), TASKS[task].select_by
-        row: Row = {"task": TASKS[task].title}
-        if "seed" in own[0]:
-            scores = summarize([100 * one["valid"][metric] for one in own])
-            row |= {"metric": metric, "seeds": f"{scores.n}"}
-            row[f"{PEER}, %"] = format_spread(scores.mean, scores.deviation)
-        else:
-            times = {one["model"]: one["seconds"]["median"] for one in own}
-            for model, seconds in times.items():
-                ratio = f" ({seconds / times[PEER]:.2f}×)" if model != PEER in times else ""
-                row[f"{model}, s per step"] = f"{format_3sf(seconds)}{ratio}"
-        shown.append(row)
-    return markdown_table(pd.DataFrame(shown))
+    """Returns a table of times, × is transformers' divided by ours, and one of transformers' scores."""
+    times, scores = [], []
+    for (task, label), own in _groups(results["rows"]):
+        seconds = {row["model"]: row["seconds"]["median"] for row in own}
+        cells = {f"{model}, s per step": format_3sf(value) for model, value in seconds.items()}
+        tokens = sorted(own[0]["tokens"])
+        row = {"task": task, "run": label, "tokens": f"{tokens[0]} to {tokens[-1]}", **cells}
+        if seconds.keys() == {OURS, PEER}:
+            row[PEER] = f"{seconds[PEER] / seconds[OURS]:.2f}×"
+        times.append(row)
+    for (task, label), own in _groups(results["scores"]):
+        row = {"task": task, "run of transformers": label, "seeds": f"{len(own)}"}
+        for metric in TASKS[own[0]["task"]].metrics:
+            values = summarize([100 * one["valid"][metric] for one in own])
+            row[f"{metric}, %"] = format_spread(values.mean, values.deviation)
+        scores.append(row)
+    return "\n".join(markdown_table(pd.DataFrame(rows)) for rows in (times, scores) if rows)
+
+
+def _groups(rows: Sequence[Row]) -> list[tuple[tuple[str, str], list[Row]]]:
+    """Returns the rows of each task and label."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((TASKS[row["task"]].title, row["label"]), []).append(row)
+    return list(groups.items())
 
 
 if __name__ == "__main__":
+    huge_pages.restart()
     sys.exit(main())

@@ -3,7 +3,7 @@
 import functools
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from benchmarks.attention import DIM, HEADS, LANDMARKS
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from nystrom_attention import NystromAttention as LucidrainsAttention
-    from transformers import NystromformerConfig
+    from transformers import AutoModelForSequenceClassification, NystromformerConfig
     from transformers.models.nystromformer.modeling_nystromformer import (
         NystromformerSelfAttention,
     )
@@ -187,3 +187,97 @@ def training_step(model: nn.Module, batch: dict[str, np.ndarray], device: str = 
         return value
 
     return step
+
+
+class BertTraining:
+    """Training of transformers' BERT with a head for classes of texts, by AdamW on a CPU.
+
+    Batches are those of our input pipeline.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        *,
+        num_labels: int,
+        dropout_rate: float,
+        attention_dropout_rate: float,
+        optimizer: Any,
+        rates: Sequence[float],
+        seed: int,
+        threads: int,
+    ) -> None:
+        """Loads the weights.
+
+        Args:
+          folder: Folder of the model; without a head of this size, the head is random.
+          num_labels: Number of classes.
+          dropout_rate: Of hidden states and in the head.
+          attention_dropout_rate: Of attention weights.
+          optimizer: An `OptimizerConfig`.
+          rates: Learning rate of each step; after them, the last one.
+          seed: Of a random head and of dropout.
+          threads: Number of threads of PyTorch.
+        """
+        torch.set_num_threads(threads)
+        torch.manual_seed(seed)
+        self.model = AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            num_labels=num_labels,
+            ignore_mismatched_sizes=True,  # a head for other classes is replaced
+            problem_type="single_label_classification",
+            dtype="float32",
+            hidden_dropout_prob=dropout_rate,
+            attention_probs_dropout_prob=attention_dropout_rate,
+            classifier_dropout=dropout_rate,
+        )
+        self._optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=1.0,  # times the rate of the schedule
+            betas=(optimizer.beta1, optimizer.beta2),
+            eps=optimizer.eps,
+            weight_decay=optimizer.weight_decay,
+        )
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(
+            self._optimizer, lambda step: rates[min(step, len(rates) - 1)]
+        )
+
+    def tensors(self, batch: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        """Returns the arguments of the model."""
+        names = {
+            "inputs": "input_ids",
+            "mask": "attention_mask",
+            "types": "token_type_ids",
+            "labels": "labels",
+        }
+        return {
+            theirs: torch.tensor(batch[ours], dtype=torch.long) for ours, theirs in names.items()
+        }
+
+    def step(self, tensors: Mapping[str, torch.Tensor]) -> float:
+        """Makes an update; returns the loss before it."""
+        self.model.train()
+        self._optimizer.zero_grad()
+        loss = self.model(**tensors).loss
+        loss.backward()
+        self._optimizer.step()
+        self._schedule.step()
+        value = loss.item()
+        assert math.isfinite(value)
+        return value
+
+    def outputs(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Returns the outputs for a batch of evaluation, as `TrainSpec.eval_step` does."""
+        self.model.eval()
+        tensors = self.tensors(batch)
+        labels = tensors.pop("labels")
+        with torch.no_grad():
+            logits = self.model(**tensors).logits
+            loss = nn.functional.cross_entropy(logits, labels, reduction="none")
+        return {
+            "outputs": {"logits": logits.numpy()},
+            "loss": loss.numpy(),
+            "count": np.ones(len(loss)),
+            "rows": batch["rows"],
+            "weights": batch["weights"],
+        }

@@ -159,7 +159,7 @@ def random_batch(run: Any, spec: Any) -> dict[str, Any]:
 
 
 def step_call(spec: Any, batches: Sequence[Mapping[str, Any]], step: Any) -> Callable[[], Any]:
-    """Returns a function without arguments that makes an update on each of `batches`, on any device."""
+    """Returns a function without arguments that makes one update per batch, on any device."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, spec.argument_shapes()[:2])
     # Without the shardings, the second call of the step would compile again.
     state, totals = jax.jit(spec.init_state, out_shardings=shardings)()

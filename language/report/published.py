@@ -8,7 +8,8 @@ SOURCE = "Xiong et al. 2021, Table 2"
 URL = "https://arxiv.org/abs/2102.03902"
 REMARK = (
     "The paper: 12 layers of width 768, pretrained on English Wikipedia and BookCorpus; F1 for MRPC and"
-    " QQP, accuracy for the others, on the validation set."
+    " QQP, accuracy for the others, on the validation set. It has no RTE and no CoLA, whose metric is"
+    " Matthews' correlation."
 )
 
 
@@ -26,7 +27,7 @@ COLUMNS: Mapping[str, tuple[str, str, Metric]] = {
     "CoLA, Matthews": ("cola", "valid", "matthews"),
 }
 
-# In the order of COLUMNS, in percent; the paper does not have the last two.
+# In the order of COLUMNS, in percent; the paper does not have the last two columns.
 TABLE_2: Mapping[str, tuple[float, ...]] = {
     "BERT-base": (90.0, 88.4, 90.3, 87.3, 82.4, 82.4, 93.3),
     "Nyströmformer": (91.4, 88.1, 88.7, 86.3, 80.9, 82.2, 93.2),
