@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import nystromformer_jax
-from benchmarks import budgets, comparison, efficiency, plans, readme, steps, swap
+from benchmarks import budgets, comparison, efficiency, finetune, plans, readme, steps, swap
 from benchmarks.table import page
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +41,8 @@ def test_numbers_equal_the_stored_results(file):
         ("benchmarks/cpu", comparison),
         ("benchmarks/cpu-defaults", comparison),
         ("benchmarks/cpu-py313", comparison),
+        ("benchmarks/cpu-xeon", comparison),
+        ("benchmarks/finetune", finetune),
         ("benchmarks/swap", swap),
         ("budgets/attention", budgets),
         ("efficiency/cpu", efficiency),
