@@ -105,14 +105,14 @@ def _row(
     }
 
 
-def _format_example(id: str, example: Example, task: GlueTask) -> str:
+def _format_example(name: str, example: Example, task: GlueTask) -> str:
     number = task.number(example.label, example.where)
-    name = f"{number:g}" if task.is_regression else f"{number} ({example.label})"
+    label = f"{number:g}" if task.is_regression else f"{number} ({example.label})"
     texts = [
         text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} …"
         for text in example.texts
     ]
-    return "\n".join([f"Training example {id}, label {name}:", *texts, ""])
+    return "\n".join([f"Training example {name}, label {label}:", *texts, ""])
 
 
 if __name__ == "__main__":

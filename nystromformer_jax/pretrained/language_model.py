@@ -88,6 +88,13 @@ class LanguageModel:
     def __post_init__(self) -> None:
         check_size("batch_size", self.batch_size)
         check_size("base_len", self.base_len)
+        if not self._max_len:
+            config = self.model.config
+            raise ValueError(
+                f"landmark_layout={config.landmark_layout!r} needs lengths that are multiples of num_landmarks"
+                f" ({config.num_landmarks}), but the model reads at most {config.max_len} tokens: pass fewer"
+                " landmarks."
+            )
 
     def embed(
         self,

@@ -98,6 +98,11 @@ def test_random_features_of_hidden_states_are_those_of_the_model(make):
     assert_close(states[-1], expected, REFERENCE)
 
 
+def test_more_landmarks_than_tokens_are_an_error_where_they_must_divide_the_length(make):
+    with pytest.raises(ValueError, match=rf"num_landmarks \(16\).*at most {MAX_LEN} tokens"):
+        make(attention="nystrom", num_landmarks=16, landmark_layout="hf")
+
+
 def test_hidden_states_of_a_backbone_are_those_of_a_model_around_it(make):
     model, variables = (language_model := make()).model, language_model.variables
     backbone = Nystromformer(model.config)
