@@ -91,9 +91,9 @@ class LanguageModel:
         if not self._max_len:
             config = self.model.config
             raise ValueError(
-                f"landmark_layout={config.landmark_layout!r} needs lengths that are multiples of num_landmarks"
-                f" ({config.num_landmarks}), but the model reads at most {config.max_len} tokens: pass fewer"
-                " landmarks."
+                f"landmark_layout={config.landmark_layout!r} needs lengths that are multiples of"
+                f" num_landmarks={config.num_landmarks}, but the model reads at most {config.max_len}"
+                " tokens: pass fewer landmarks."
             )
 
     def embed(
