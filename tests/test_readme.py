@@ -43,6 +43,7 @@ def test_numbers_equal_the_stored_results(file):
         ("benchmarks/cpu-py313", comparison),
         ("benchmarks/cpu-xeon", comparison),
         ("benchmarks/finetune", finetune),
+        ("benchmarks/finetune-mrpc", finetune),
         ("benchmarks/swap", swap),
         ("budgets/attention", budgets),
         ("efficiency/cpu", efficiency),
