@@ -88,19 +88,11 @@ def open_run(config: Mapping[str, Any]) -> Opened:
     """Returns the run of a config.
 
     Raises:
-      ValueError: The task is a regression.
-      ImportError: The extra `peers` is not installed. Further errors are those of `trainer.prepare`.
+      ValueError: The task is a regression. Further errors are those of `trainer.prepare`.
     """
     run = trainer.prepare(config)
     if run.task.kind != "classification":
         raise ValueError(f"{run.task.title} is a {run.task.kind}: pass a task with classes.")
-    try:
-        from benchmarks import peers
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"the package {error.name} is not installed: pip install -e '.[language,peers]'."
-        ) from error
-    del peers
     data = trainer.load_data(run)
     run = run.with_task(data.task)
     row: Row = {"task": data.task.name, "label": config["label"], "data_sha256": data.sha256}
@@ -118,9 +110,17 @@ def batches_of(opened: Opened, count: int) -> Iterator[Any]:
 
 
 def peer_of(opened: Opened) -> Any:
-    """Returns transformers' model with the settings of the run, see `peers.BertTraining`."""
-    from benchmarks.peers import BertTraining
+    """Returns transformers' model with the settings of the run, see `peers.BertTraining`.
 
+    Raises:
+      ImportError: The extra `peers` is not installed.
+    """
+    try:
+        from benchmarks.peers import BertTraining
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"the package {error.name} is not installed: pip install -e '.[language,peers]'."
+        ) from error
     run, config = opened.run, opened.spec.config
     total = config.train.total_steps
     return BertTraining(
@@ -138,13 +138,13 @@ def peer_of(opened: Opened) -> Any:
 def time_steps(opened: Opened, count: int, rounds: int, models: Sequence[str]) -> list[Row]:
     """Returns a row for each of `models`, with the seconds of a step on the same `count` batches."""
     batches = list(batches_of(opened, count))
-    cases: dict[str, Callable[[], Any]] = {}
-    if OURS in models:
-        cases[OURS] = step_call(opened.spec, batches, opened.spec.make_train_step())
-    if PEER in models:
-        peer = peer_of(opened)
-        tensors = [peer.tensors(batch) for batch in batches]
-        cases[PEER] = lambda: [peer.step(batch) for batch in tensors]
+    peer = peer_of(opened)
+    tensors = [peer.tensors(batch) for batch in batches]
+    cases: dict[str, Callable[[], Any]] = {
+        OURS: step_call(opened.spec, batches, opened.spec.make_train_step()),
+        PEER: lambda: [peer.step(batch) for batch in tensors],
+    }
+    cases = {model: cases[model] for model in models}
     tokens = [batch["inputs"].shape[1] for batch in batches]
     rows = []
     for model, times in in_blocks(cases, rounds=rounds, budget_seconds=600.0).items():

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from language.finetune.glue_tasks import TASKS
-from language.report.published import COLUMNS, SOURCE, TABLE_2
+from language.report.published import COLUMNS, PAPER_COLUMNS, SOURCE, TABLE_2
 from nystromformer_jax.support.spelling import nearest
 from reporting.runs import read_runs, unique_labels
 from reporting.statistics import Summary, binomial_error, format_spread, summarize
@@ -96,8 +96,8 @@ def metrics_of(task: str) -> Sequence[str]:
 def table_2(groups: pd.DataFrame) -> pd.DataFrame:
     """Returns Table 2 of the paper: one row per model of these runs, and the published rows.
 
-    It has the columns that these runs have. Of several settings, the best on validation is shown, a partial
-    one only if there is no other.
+    It has the columns that these runs have. Of several settings, the best on validation is shown. A cell
+    has partial runs only if none is complete.
     """
     rows = [
         {"model": model, **{title: _best_cell(own, *column) for title, column in COLUMNS.items()}}
@@ -106,7 +106,7 @@ def table_2(groups: pd.DataFrame) -> pd.DataFrame:
     rows.sort(key=lambda row: list(row.values()).count(NOT_RUN))
     rows = [row for row in rows if set(row.values()) - {row["model"], NOT_RUN}]
     paper = [
-        {"model": model, **dict(zip(COLUMNS, map("{:.1f}".format, values), strict=False))}
+        {"model": model, **dict(zip(PAPER_COLUMNS, map("{:.1f}".format, values), strict=True))}
         for model, values in TABLE_2.items()
     ]
     return comparison("model", {"This code": rows}, {SOURCE: paper}, tuple(COLUMNS), [NOT_RUN])

@@ -47,7 +47,7 @@ def opened(bert, task="mrpc", dropout_rate=0.0, **optimizer):
 
 
 def test_losses_after_updates_are_equal(bert):
-    # Seed 0 has the same head in the folder and in the run; the decay is large enough to matter.
+    # The folder has the parameters that the run initializes from seed 0. The decay is large enough to matter.
     run = opened(bert, weight_decay=10.0)
     batches = list(finetune.batches_of(run, 12))
     assert any(batch["types"].any() for batch in batches)
