@@ -38,6 +38,7 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
         **defaults(NystromOptions),
         "conv_kernel_size": 35,
         "conv_groups": "head",
+        "implementation": "auto",
     },
     "softmax": {"conv_kernel_size": 0, "conv_groups": "head", "dropout_rate": 0.1},
     "reformer": {"num_hashes": 2, "chunk_len": 64, "num_buckets": None, "redraw": True},

@@ -45,13 +45,14 @@ _PRETRAINING = """
 
 `run_pretrain.py` has the sections optimizer, train, eval, mesh, checkpoint and log of the Long Range Arena,
 and these. The section model has `embed_dim`, `num_layers`, `num_heads`, `mlp_dim`, `dropout_rate`,
-`attention_dropout_rate` and `dtype` of [`NystromformerConfig`](api.md).
+`attention_dropout_rate` and `dtype` of [`NystromformerConfig`](api.md). There is no `optimizer.method`.
 """
 _FINETUNING = """
 ## Fine-tuning
 
 `run_finetune.py` has the sections init, mesh, checkpoint and log from above, and these. Sizes are those of
-the checkpoint.
+the checkpoint; the section model has only `dropout_rate`, `attention_dropout_rate` and `dtype`. The section
+attention has a `name`, empty for the checkpoint's attention, and options as above.
 """
 
 
@@ -95,12 +96,12 @@ def _section(title: str, schema: type) -> str:
 
 
 def _attention(name: str, options: dict[str, Any]) -> str:
-    from nystromformer_jax.cores import CORES, option_fields
+    from nystromformer_jax.cores import CORES
 
     rows = []
     for key, values, default, meaning in _rows(CORES[name]):
-        if (key := key.strip("`")) in option_fields(CORES[name]):
-            own = _code(options[key]) if key in options else default
+        if (key := key.strip("`")) in options:
+            own = _code(options[key])
             rows.append(
                 (
                     f"`{key}`",

@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 # Keys of the section "model" that are allowed with a checkpoint. The checkpoint sets all other keys.
 CHECKPOINT_OVERRIDES = ("dropout_rate", "attention_dropout_rate", "dtype")
 # Fields of `NystromformerConfig` in the section "attention", besides the name.
-ATTENTION_FIELDS = (*DEFAULTS, "conv_kernel_size")
+ATTENTION_FIELDS = (*DEFAULTS, "conv_kernel_size", "implementation")
 # Key of config.json: (tokenizer attribute with the same id, default that transformers writes). The defaults
 # are RoBERTa's ids for every Nyströmformer, so a default is not compared with the tokenizer.
 SPECIAL_IDS: Mapping[str, tuple[str, int | None]] = {

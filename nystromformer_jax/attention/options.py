@@ -38,8 +38,11 @@ class OptionArguments(TypedDict, total=False):
 
 
 DEFAULTS: dict[str, Any] = dataclasses.asdict(NystromOptions())
-# Not in the config of a run of version 0.2.0.
-NEWER = ("pinv", "num_own_landmarks", "mask_conv", "normalize_rows")
+# Options that configs of version 0.2.0 lack.
+NEWER = {
+    **{x: DEFAULTS[x] for x in ("pinv", "num_own_landmarks", "mask_conv", "normalize_rows")},
+    "implementation": "auto",
+}
 
 
 def options_of(carrier: Any) -> NystromOptions:
@@ -58,4 +61,4 @@ def read_options(function: str, options: OptionArguments) -> NystromOptions:
 
 def is_default(key: str, value: Any) -> bool:
     """Returns True for a config's key `attention.OPTION` that runs of 0.2.0 lack, with its default."""
-    return any(key == f"attention.{name}" and value == DEFAULTS[name] for name in NEWER)
+    return any(key == f"attention.{name}" and value == NEWER[name] for name in NEWER)

@@ -128,13 +128,15 @@ def read_transmil(
     """Returns the model of a state dict of the authors' code (on lucidrains' attention) or of torchmil.
 
     Args:
-      tensors: Arrays or PyTorch tensors by name; prefixes `model.` and `module.` are removed.
+      tensors: Arrays or PyTorch tensors by name, or a checkpoint of Lightning, which has them as
+        `state_dict`; prefixes `model.` and `module.` are removed.
       num_heads: H; None for the heads of the convolution, or for torchmil, which has none, its default of 4.
       num_landmarks: M; None for half the width, the default of both.
 
     Raises:
       ValueError: The names are not those of TransMIL, or the width is not a multiple of the heads.
     """
+    tensors = tensors.get("state_dict", tensors)
     named = {}
     for name, tensor in tensors.items():
         for pattern, new in RENAMED.items():

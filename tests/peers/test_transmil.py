@@ -82,11 +82,11 @@ def test_equals_torchmil(rngs, length, options):
 
 @pytest.mark.parametrize("length", [7, 107])
 def test_equals_the_authors_layout(rngs, length):
-    """Heads are read from the convolution; a Lightning module adds a prefix."""
+    """Heads are read from the convolution; a checkpoint of Lightning has prefixed tensors as a value."""
     torch.manual_seed(0)
     theirs = Authors().eval()
     tensors = {f"model.{name}": tensor for name, tensor in theirs.state_dict().items()}
-    ours = read_transmil(tensors, num_landmarks=LANDMARKS)
+    ours = read_transmil({"epoch": 3, "state_dict": tensors}, num_landmarks=LANDMARKS)
     x = bag(rngs, length)
     assert_close(ours(x), modules.array(theirs(modules.tensors(x))), OTHER_FRAMEWORK)
 
