@@ -181,7 +181,9 @@ def run_jobs(
     code = subprocess.run(first, stdout=quiet, check=False).returncode
     if code or flags.mode == "check":
         return code
-    jobs.write_jobs(folder, own)
+    known = jobs.read_jobs(folder) if (folder / "jobs.txt").is_file() else []
+    names = {job.name for job in own}
+    jobs.write_jobs(folder, [*(job for job in known if job.name not in names), *own])
     return runner.run_all(folder, own, None, Path(sys.argv[0]).name, chooses=chooses)
 
 

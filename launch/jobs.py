@@ -204,6 +204,8 @@ class Job:
         check_numbers(file, train, "total_steps")
         metrics, speed = (read_metrics(self.folder / f"{x}.jsonl") for x in ("metrics", "speed"))
         step, total_steps = int(metrics[-1]["step"]) if metrics else 0, train["total_steps"]
+        if not total_steps:  # the length of fine-tuning is in epochs
+            return f"step {step:,}", None, None
         text = f"step {step:,} of {total_steps:,}"
         laps = curve_of(speed, "step_seconds")[1][-LAPS:]
         if not laps:
@@ -289,14 +291,15 @@ def chosen_setting(jobs: Sequence[Job]) -> tuple[str, ...] | None:
 def due_tests(jobs: Sequence[Job]) -> list[Job]:
     """Returns the jobs that evaluate the test set for the chosen settings, and have not done so yet.
 
-    A setting is chosen per config, once all its candidates are finished or diverged.
+    A setting is chosen per config with several, once all its candidates are finished or diverged.
     """
     due = []
     candidates = [job for job in jobs if job.is_candidate]
     for config in dict.fromkeys(job.config for job in candidates):
         own = [job for job in candidates if job.config == config]
-        best = chosen_setting(own)
-        due += [job.with_test() for job in own if job.setting == best]
+        if len({job.setting for job in own}) > 1:
+            best = chosen_setting(own)
+            due += [job.with_test() for job in own if job.setting == best]
     return [job for job in due if not job.is_finished]
 
 

@@ -219,9 +219,13 @@ def accelerators() -> list[dict[str, str]]:
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return []
     chip = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
-    files = {"CUDA_VISIBLE_DEVICES": "/dev/nvidia[0-9]*", "TPU_VISIBLE_CHIPS": "/dev/accel[0-9]*"}
-    for variable, pattern in files.items():
-        numbers = os.environ.get(variable, ",".join(map(str, range(len(glob.glob(pattern))))))
+    files = {
+        "CUDA_VISIBLE_DEVICES": ["/dev/nvidia[0-9]*"],
+        "TPU_VISIBLE_CHIPS": ["/dev/accel[0-9]*", "/dev/vfio/[0-9]*"],  # up to v4, and from v5e on
+    }
+    for variable, patterns in files.items():
+        devices = [file for pattern in patterns for file in glob.glob(pattern)]
+        numbers = os.environ.get(variable, ",".join(map(str, range(len(devices)))))
         if found := [item for item in numbers.split(",") if item and item != "-1"]:
             others = chip if variable == "TPU_VISIBLE_CHIPS" else {}
             return [{variable: item, **others} for item in found]

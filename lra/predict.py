@@ -28,16 +28,16 @@ from nystromformer_jax.typing import Array, Float
 from reporting.runs import check_numbers
 
 
-def _bytes_of(text: str) -> npt.NDArray[np.int32]:
-    """Returns the token ids of a text as in the tasks Text and Retrieval, one per UTF-8 byte."""
-    return np.frombuffer(text.encode(), np.uint8).astype(np.int32) + FIRST_ID
+def _ids_of(text: bytes) -> npt.NDArray[np.int32]:
+    """Returns the token ids of a text in UTF-8 as in the tasks Text and Retrieval, one per byte."""
+    return np.frombuffer(text, np.uint8).astype(np.int32) + FIRST_ID
 
 
 ENCODERS: Mapping[str, Callable[[str], npt.NDArray[np.integer]]] = {
     "listops": listops.encode,
     "listops-short": listops.encode,
-    "text": lambda text: _bytes_of(text.strip()),
-    "retrieval": _bytes_of,
+    "text": lambda text: _ids_of(text.encode().strip()),
+    "retrieval": lambda text: _ids_of(text.encode()),
 }
 
 
@@ -58,7 +58,8 @@ class TrainedModel:
         Inputs longer than the config's `data.max_len` are truncated, as in training.
 
         Raises:
-          ValueError: An input is empty or has an invalid token, or the task labels tokens (MQAR).
+          ValueError: An input is empty, has an invalid token or another number of pixels, or the task labels
+            tokens (MQAR).
         """
         task = data.describe(self.run.data.task)
         if task.targets:
@@ -70,7 +71,7 @@ class TrainedModel:
         if not len(inputs):
             return np.zeros((0, task.num_classes), np.float32)
         sequences = [x for pair in inputs for x in pair] if task.pairs else inputs
-        ids: Any = [self._ids(x, task.vocab_size) for x in sequences]
+        ids: Any = [self._ids(x, task) for x in sequences]
         offsets = np.cumsum([0, *map(len, ids)])
         pairs = np.arange(len(ids), dtype=np.int32).reshape(-1, 2) if task.pairs else None
         labels = np.zeros(len(inputs), np.int32)
@@ -79,7 +80,7 @@ class TrainedModel:
         outputs = logits(self.run.model, self.params, split, padding, batch_size)
         return np.asarray(jax.nn.softmax(outputs, axis=-1))
 
-    def _ids(self, x: Any, vocab_size: int) -> npt.NDArray[np.integer]:
+    def _ids(self, x: Any, task: data.TaskInfo) -> npt.NDArray[np.integer]:
         """Returns the token ids of an input, [L]."""
         name = self.run.data.task
         if isinstance(x, str):
@@ -92,9 +93,13 @@ class TrainedModel:
             raise ValueError(
                 f"An input of {name} needs at least one token id, an integer; got {x!r:.80}."
             )
-        if ids.min() < 0 or ids.max() >= vocab_size:
+        if ids.min() < 0 or ids.max() >= task.vocab_size:
             raise ValueError(
-                f"Token ids of {name} are 0 to {vocab_size - 1}, got {ids.min()} to {ids.max()}."
+                f"Token ids of {name} are 0 to {task.vocab_size - 1}, got {ids.min()} to {ids.max()}."
+            )
+        if task.images and ids.size != self.run.data.max_len:
+            raise ValueError(
+                f"An image of {name} has {self.run.data.max_len:,} gray pixels, got shape {np.shape(x)}."
             )
         return ids
 
@@ -154,8 +159,10 @@ def read_run(folder: Path) -> train.Run:
             f"{folder} is not a run (no config.json): pass the folder given by --workdir."
         )
     config = read_config(folder)
-    if "init" in config:
-        raise ValueError(f"{folder} is a run of a language model: pass a run of run_lra.py.")
+    if "init" in config or not {"data", "train"} <= config.keys():
+        raise ValueError(
+            f"{folder} is another model or run: pass the folder of a run of run_lra.py."
+        )
     return train.prepare(_portable_config(config))
 
 

@@ -95,12 +95,10 @@ def recipe_words(recipe: str) -> str:
 def setting_of(config: Mapping[str, Any]) -> dict[str, Hashable]:
     """Returns the setting of a run; it is equal for runs that differ only in seed, paths or devices.
 
-    Values of 0, False, None, empty values and defaults of Nyström attention are left out: an older run lacks
-    the keys of newer options.
+    Values that a run without the key was trained with are left out: an older run lacks the keys of newer
+    options.
     """
-    return {
-        key: value for key, value in flat(config).items() if value and not is_default(key, value)
-    }
+    return {key: value for key, value in flat(config).items() if not is_default(key, value)}
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Hashable]:

@@ -177,9 +177,10 @@ def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
     state = _state(folder / "result.json", result)
     environment = environment | {key: value for key, value in result.items() if value is not None}
     sha256 = str(environment.get("data_sha256") or hashes.get("sha256") or "")
-    settings = setting_of(config) | {"data.sha256": sha256}
+    found: dict[str, Any] = {"data.sha256": sha256}
     if kind != "lra":  # what a checkpoint of unknown size and weights brings
-        settings |= {f"init.{key}": result.get(key) for key in ("parameters", "init_sha256")}
+        found |= {f"init.{key}": result.get(key) for key in ("parameters", "init_sha256")}
+    settings = setting_of(config) | {key: value for key, value in found.items() if value}
     laps = list(laps_of(speed).values()) or [result.get("step_seconds") or math.nan]
     step_low, step_seconds, step_high = np.quantile(laps, (0.25, 0.5, 0.75)).tolist()
     last = metrics[-1]["step"] if metrics else 0
@@ -201,7 +202,7 @@ def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
         ),
         "metrics": metrics,
         "speed": speed,
-        "setting": tuple(sorted((key, value) for key, value in settings.items() if value)),
+        "setting": tuple(sorted(settings.items())),
         "device": format_device(environment),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "data_sha256": sha256,

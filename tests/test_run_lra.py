@@ -79,6 +79,9 @@ def test_thirty_steps_stay_within_one_and_a_half_times_the_plan(tmp_path):
 @pytest.mark.slow(minutes=0.5)
 def test_several_seeds_are_jobs_whose_status_can_be_read(tmp_path):
     arguments = [*SMALL, "--config.train.total_steps=3", f"--workdir={tmp_path}/run"]
+    (tmp_path / "run").mkdir()
+    other = f"python run_lra.py --config=configs/text.py --workdir={tmp_path}/other"
+    (tmp_path / "run" / "jobs.txt").write_text(other)
     code, output, errors = finish(start(*arguments, "--seeds=3"))
     assert (code, errors) == (0, "")
     assert "run-seed2: started" in output
@@ -91,6 +94,7 @@ def test_several_seeds_are_jobs_whose_status_can_be_read(tmp_path):
     assert "--config.train.seed=2" in config["command"]
     status = finish(programs.start("run_sweep.py", f"--workdir={tmp_path}/run", "--status"))
     assert "run-seed0  done      test accuracy" in status.output
+    assert "other      waiting" in status.output  # jobs of others stay in the file
 
 
 def test_several_seeds_are_checked_before_the_first_starts(in_repository, tmp_path, capfd):

@@ -126,9 +126,10 @@ def curves(layers: Sequence[Tokens], nystrom: NystromOptions) -> dict[str, Any]:
 
     Each entry has the `quartiles` over layers, sequences and heads. Errors by iteration are computed for
     both initializations of the pseudoinverse. The landmark layout is "real", which supports any length.
-    Counts of landmarks for which the attention is exact are left out.
+    Counts of landmarks for which the attention is exact, or that own landmarks use up, are left out.
     """
     nystrom = dataclasses.replace(nystrom, landmark_layout="real")
+    least = nystrom.num_own_landmarks
     length = layers[0][0].shape[1]
     halvings = max(0, int(math.log2(length / SHORTEST)))
     lengths = [length >> halving for halving in range(halvings + 1)]
@@ -152,13 +153,13 @@ def curves(layers: Sequence[Tokens], nystrom: NystromOptions) -> dict[str, Any]:
         "by_landmarks": [
             {"num_landmarks": count, **output_error(length, num_landmarks=count)}
             for count in LANDMARKS
-            if count < length
+            if least < count < length
         ],
         "by_length": [
             {"num_landmarks": count, "length": n, **output_error(n, num_landmarks=count)}
             for n in lengths
             for count in FIXED_LANDMARKS
-            if count < n
+            if least < count < n
         ],
         "by_iteration": {
             start: [

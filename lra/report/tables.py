@@ -49,7 +49,9 @@ def table3(
         words = "the paper's recipe" if recipe == "paper" else recipe_words(recipe)
         sections.setdefault(", ".join(filter(None, [OURS, words])), []).append(row)
     columns = (*COLUMNS, "mean of 5", PATH_X, "mean of 6", *more_tasks)
-    known = {source.title: list(map(_published, models)) for source, models in published.items()}
+    known: dict[str, list[Any]] = {}
+    for source, models in published.items():
+        known.setdefault(source.title, []).extend(map(_published, models))
     table = comparison(LABEL, sections, known, columns, WITHOUT_NUMBER)
     return table.rename(columns={task: title_of(task) for task in (*TITLES, *more_tasks)})
 

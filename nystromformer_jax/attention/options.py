@@ -60,5 +60,9 @@ def read_options(function: str, options: OptionArguments) -> NystromOptions:
 
 
 def is_default(key: str, value: Any) -> bool:
-    """Returns True for a config's key `attention.OPTION` that runs of 0.2.0 lack, with its default."""
-    return any(key == f"attention.{name}" and value == NEWER[name] for name in NEWER)
+    """Returns True for a value of a config's dotted key that a run without the key was trained with.
+
+    That is the default of an option in `NEWER`, and 0, False, None or an empty value of any other key.
+    """
+    section, _, name = key.partition(".")
+    return value == NEWER[name] if section == "attention" and name in NEWER else not value

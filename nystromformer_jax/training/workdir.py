@@ -366,13 +366,13 @@ def _require_same_config(
 ) -> None:
     before, now = _identity(old, paths), _identity(new, paths)
     # A train.accumulation of 0 is chosen by device. A key that the run does not have is ignored if its value
-    # is now 0, False, empty or the default of Nyström attention.
+    # is now the one that the run was trained with.
     differences = [
         f"{key}: {_format_value(before, key)} in the run, {_format_value(now, key)} now"
         for key in sorted(before.keys() | now.keys())
         if _format_value(before, key) != _format_value(now, key)
         and not (key == "train.accumulation" and 0 in (before.get(key), now.get(key)))
-        and (key in before or (now[key] and not is_default(key, now[key])))
+        and (key in before or not is_default(key, now[key]))
     ]
     if differences:
         if more := differences[MAX_DIFFERENCES:]:

@@ -58,6 +58,9 @@ def test_an_unknown_option_names_the_function(function, no_annotations):
 def test_only_options_that_older_runs_lack_are_defaults():
     assert is_default("attention.pinv", "iterative")
     assert is_default("attention.implementation", "auto")
+    assert is_default("attention.mask_conv", True)
+    assert not is_default("attention.mask_conv", False)
     assert not is_default("attention.pinv", "ridge")
     assert not is_default("attention.num_landmarks", 64)  # absent: that of the checkpoint
     assert not is_default("model.pinv", "iterative")
+    assert is_default("model.stem", ())

@@ -143,6 +143,8 @@ def test_status_of_a_running_job_has_its_step_and_time_left(tmp_path):
         " unknown duration: 1.",
     ]
     assert jobs[0].state()[:2] == ("waiting", "stopped at step 3 of 10")
+    (jobs[0].folder / "config.json").write_text('{"train": {"total_steps": 0}}')  # in epochs
+    assert jobs[0].state() == ("waiting", "stopped at step 3", None, None)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +184,13 @@ def test_every_worker_has_an_accelerator(monkeypatch, variables, workers, expect
     assert [own[name] for own in found] == expected
     shared = {own.get("XLA_PYTHON_CLIENT_MEM_FRACTION") for own in found}
     assert shared == ({"0.45"} if workers == 3 else {None})
+
+
+@pytest.mark.parametrize("pattern", ["/dev/accel", "/dev/vfio/"])
+def test_tpu_chips_of_either_kind_are_found(monkeypatch, pattern):
+    monkeypatch.delenv("JAX_PLATFORMS")
+    monkeypatch.setattr("glob.glob", lambda name: ["chip"] * 4 if name.startswith(pattern) else [])
+    assert [own["TPU_VISIBLE_CHIPS"] for own in environments(0)] == ["0", "1", "2", "3"]
 
 
 def test_workers_share_the_cores(monkeypatch, tmp_path):

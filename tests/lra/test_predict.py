@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lra import train
+from lra.data import describe
 from lra.data.listops import encode
 from lra.data.text import decode
 from lra.predict import TrainedModel, open_model
@@ -54,8 +55,9 @@ def test_a_pair_is_two_texts_in_this_order():
 
 def test_texts_are_encoded_as_in_the_task():
     model = model_of(data__task="text", **BYTES)
-    assert decode(model._ids(" Grüße \n", 257)) == "Grüße"
-    assert_close(*model.predict(["Grüße", " Grüße\n"]), REFERENCE)
+    assert decode(model._ids(" Grüße \n", describe("text"))) == "Grüße"
+    assert_close(*model.predict(["Grüße\u3000", " Grüße\u3000\n"]), REFERENCE)
+    assert (model.predict(["Grüße\u3000"]) != model.predict(["Grüße"])).any()
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,7 @@ def test_texts_are_encoded_as_in_the_task():
         ("listops", [0.5], "integer"),
         ("listops", [1, 99], "0 to 15"),
         ("image", "a cat", "array"),
+        ("image", np.zeros((32, 32, 3), np.uint8), "gray"),
         ("retrieval", "ab", "pair"),
         ("mqar-53-2", [1, 2], "labels tokens"),
     ],

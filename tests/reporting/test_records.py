@@ -54,7 +54,8 @@ def test_setting_ignores_seeds_paths_and_machines():
     }
     assert setting_of(config("nystrom", **neutral) | {"label": "a", "command": "b"}) == here
     assert setting_of(config("nystrom", optimizer={"learning_rate": 2e-4})) != here
-    assert setting_of(config("nystrom,num_landmarks=32")) != here
+    for option in ("num_landmarks=32", "mask_conv=False"):
+        assert setting_of(config(f"nystrom,{option}")) != here
 
 
 def test_an_older_config_without_a_newer_option_at_its_default_is_the_same_setting():

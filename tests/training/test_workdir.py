@@ -90,6 +90,7 @@ def test_resumes_with_other_paths_mesh_evaluation_remat_command_and_newer_option
         (changed("attention", name="x"), 'attention.name: "nystrom" in the run, "x" now.'),
         (changed("model", dim=3), "model.dim: absent in the run, 3 now."),
         (changed("attention", pinv="ridge"), "attention.pinv"),
+        (changed("attention", mask_conv=False), "attention.mask_conv"),
         (changed("data", examples=5), "data.examples"),
         (changed("data", curriculum=8), "data.curriculum"),
         (changed("objective", mask_rate=0.2), "objective.mask_rate"),

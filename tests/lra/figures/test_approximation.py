@@ -92,6 +92,8 @@ def test_curves_agree_at_shared_points(rngs, monkeypatch):
     # Without padding all layouts give the same landmarks.
     nystrom = NystromOptions(num_landmarks=5, landmark_layout="hf")
     curves = approximation.curves(layers, nystrom)
+    own = approximation.curves(layers, NystromOptions(num_landmarks=5, num_own_landmarks=2))
+    assert [row["num_landmarks"] for row in own["by_landmarks"]] == [5, 8]
     by_landmarks = {row["num_landmarks"]: row["median"] for row in curves["by_landmarks"]}
     assert list(by_landmarks) == [2, 5, 8]  # with 64 the attention is exact
     by_length = {
