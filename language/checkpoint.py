@@ -18,6 +18,7 @@ from nystromformer_jax import NystromformerConfig
 from nystromformer_jax.attention.options import DEFAULTS
 from nystromformer_jax.backbone import PRESETS, AttentionName
 from nystromformer_jax.pretrained import from_pretrained, read_config, save_pretrained
+from nystromformer_jax.pretrained.config_json import MAX_TEXT_LEN
 from nystromformer_jax.pretrained.files import weight_files
 from nystromformer_jax.pretrained.names import ROBERTAS
 from nystromformer_jax.support.spelling import nearest
@@ -36,7 +37,8 @@ CHECKPOINT_OVERRIDES = ("dropout_rate", "attention_dropout_rate", "dtype")
 # Fields of `NystromformerConfig` in the section "attention", besides the name.
 ATTENTION_FIELDS = (*DEFAULTS, "conv_kernel_size", "implementation")
 # Key of config.json: (tokenizer attribute with the same id, default that transformers writes). The defaults
-# are RoBERTa's ids for every Nyströmformer, so a default is not compared with the tokenizer.
+# are RoBERTa's ids for every Nyströmformer, and 0 for the padding of every BERT, also with a tokenizer of
+# XLM-RoBERTa. So a default is not compared with the tokenizer.
 SPECIAL_IDS: Mapping[str, tuple[str, int | None]] = {
     "pad_token_id": ("pad_id", 1),
     "bos_token_id": ("cls_id", 0),
@@ -137,14 +139,19 @@ def make_params(model: Any, max_len: int, seed: int) -> Callable[[], Any]:
 
 
 def save_model(
-    workdir: Workdir, model: Any, params: Any, tokenizer: Tokenizer, **fields: Any
+    workdir: Workdir, model: Any, params: Any, tokenizer: Tokenizer, max_len: int, **fields: Any
 ) -> None:
-    """Writes `model/` in a run's folder; `fields` are further ones of its config.json."""
+    """Writes `model/` in a run's folder.
+
+    `max_len` is the largest number of tokens of a text in the run, to which `load` truncates, too. `fields`
+    are further ones of config.json.
+    """
     with sync_errors(), writing_to(workdir.path):
         if is_primary():
-            folder, more = workdir.path / "model", {**tokenizer.token_ids, **fields}
+            folder = workdir.path / "model"
+            more = {**tokenizer.token_ids, MAX_TEXT_LEN: max_len, **fields}
             save_pretrained(folder, model, {"params": params}, more=more)
-            tokenizer.save(folder, model.config.max_len, model.config.num_types)
+            tokenizer.save(folder, max_len, model.config.num_types)
 
 
 def weights_sha256(init: InitConfig) -> str:
@@ -194,12 +201,13 @@ def check_tokenizer(tokenizer: Tokenizer, config: NystromformerConfig, init: Ini
             init.checkpoint,
             rows,
         )
-    is_roberta = config.metadata.get("model_type") in ROBERTAS
+    kind = config.metadata.get("model_type")
     for key, (attribute, placeholder) in SPECIAL_IDS.items():
         theirs, ours = config.metadata.get(key), getattr(tokenizer, attribute)
         if not isinstance(theirs, int) or theirs == ours or ours is None:
             continue
-        if is_roberta or theirs != placeholder:
+        default = 0 if (kind, key) == ("bert", "pad_token_id") else placeholder
+        if kind in ROBERTAS or theirs != default:
             raise _mismatch(
                 f"{init.checkpoint} has {key} = {theirs} in its config.json, and the tokenizer has"
                 f" {ours}"

@@ -43,6 +43,18 @@ class Pretraining:
     init: InitConfig
     fit: training.FitConfig
     mesh: Mesh
+    sizes: NystromformerConfig  # its vocab_size is the checkpoint's, or else data.vocab_size
+
+    def model(self, vocab_size: int) -> NystromformerForPreTraining:
+        """Returns the model for a tokenizer with `vocab_size` tokens, or for that of the checkpoint."""
+        sizes = self.sizes
+        if not self.init.checkpoint:
+            sizes = dataclasses.replace(sizes, vocab_size=vocab_size)
+        return NystromformerForPreTraining(sizes)
+
+    def make_params(self, model: NystromformerForPreTraining) -> Callable[[], Any]:
+        """Returns a function that initializes the parameters with the seed of the run."""
+        return make_params(model, self.data.max_len, self.fit.train.seed)
 
 
 def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Pretraining:
@@ -63,16 +75,21 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
         data = dataclasses.replace(data, tokenizer=init.checkpoint)
     mesh = training.make_mesh(sections["mesh"], devices)
     training.check_length(mesh, data.max_len, "data.max_len")
-    sizes = model_config(config, init, vocab_size=data.vocab_size, max_len=data.max_len)
+    sizes = model_config(
+        config,
+        init,
+        vocab_size=data.vocab_size,
+        max_len=data.max_len,
+        remat=sections["train"].remat,
+    )
     config, sections = training.choose_accumulation(
         config, sections, mesh, core=sizes.make_core()(), sizes=sizes, length=data.max_len
     )
     fit_config = training.FitConfig.from_sections(sections)
     fit_config.check_batches(mesh)
-    run = Pretraining(config, data, sections["objective"], init, fit_config, mesh)
+    run = Pretraining(config, data, sections["objective"], init, fit_config, mesh, sizes)
     # Validate the model; the size of an existing tokenizer is not known yet.
-    model = NystromformerForPreTraining(_model_config(run, data.vocab_size))
-    jax.eval_shape(_make_params(run, model))
+    jax.eval_shape(run.make_params(run.model(data.vocab_size)))
     return run
 
 
@@ -86,7 +103,7 @@ def open_tokenizer(run: Pretraining) -> Tokenizer | None:
     if not run.data.tokenizer:
         return None
     tokenizer = load_tokenizer(run.data.tokenizer, lowercase=run.data.lowercase)
-    check_tokenizer(tokenizer, _model_config(run, tokenizer.vocab_size), run.init)
+    check_tokenizer(tokenizer, run.model(tokenizer.vocab_size).config, run.init)
     check_same_vocabulary(tokenizer, run.init)
     return tokenizer
 
@@ -103,15 +120,15 @@ def train(run: Pretraining, corpus: Corpus, workdir: training.Workdir) -> dict[s
     Returns:
       The content of `result.json`. A finished run is not trained again.
     """
-    config = _model_config(run, corpus.tokenizer.vocab_size)
+    model = run.model(corpus.tokenizer.vocab_size)
+    config = model.config
     check_tokenizer(corpus.tokenizer, config, run.init)
-    model = NystromformerForPreTraining(config)
     init_sha256 = record_weights(run.init, workdir)
 
     def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
         # Pairs of pretraining have one separator, whatever the tokenizer.
         tokenizer = dataclasses.replace(corpus.tokenizer, pair_separators=1)
-        save_model(workdir, model, params, tokenizer)
+        save_model(workdir, model, params, tokenizer, config.max_len)
         return {
             "kind": "pretrain",
             "attention": config.attention,
@@ -140,15 +157,14 @@ def train(run: Pretraining, corpus: Corpus, workdir: training.Workdir) -> dict[s
 def make_spec(run: Pretraining, vocabulary: Vocabulary | None = None) -> training.TrainSpec:
     """Returns the `TrainSpec` of a run. To plan without data, omit `vocabulary` for a placeholder."""
     if vocabulary is None:
-        size = _model_config(run, run.data.vocab_size).vocab_size
-        starts = np.ones(size, bool)
+        starts = np.ones(run.model(run.data.vocab_size).config.vocab_size, bool)
         vocabulary = Vocabulary(mask_id=0, special_ids=(0,), word_starts=starts)
-    model = NystromformerForPreTraining(_model_config(run, len(vocabulary.word_starts)))
+    model = run.model(len(vocabulary.word_starts))
     number = jax.ShapeDtypeStruct((), jnp.int32)
     return training.TrainSpec(
         config=run.fit,
         mesh=run.mesh,
-        make_params=_make_params(run, model),
+        make_params=run.make_params(model),
         loss_fn=make_loss(model, vocabulary, run.objective),
         row={
             "inputs": jax.ShapeDtypeStruct((run.data.max_len,), jnp.int32),
@@ -275,21 +291,6 @@ def describe_result(result: Mapping[str, Any]) -> str:
         f" one alone: {100 * baselines['mlm_accuracy']:.2f} %){order}; perplexity {valid['perplexity']:.1f},"
         f" on {result['valid_examples']:,} held-out pairs, at step {result['best_step']:,}."
     )
-
-
-def _model_config(run: Pretraining, vocab_size: int) -> NystromformerConfig:
-    return model_config(
-        run.config,
-        run.init,
-        vocab_size=vocab_size,
-        max_len=run.data.max_len,
-        remat=run.fit.train.remat,
-    )
-
-
-def _make_params(run: Pretraining, model: NystromformerForPreTraining) -> Callable[[], Any]:
-    """Returns a function that initializes the parameters with the seed of the run."""
-    return make_params(model, run.data.max_len, run.fit.train.seed)
 
 
 def _with_perplexity(valid: Mapping[str, float]) -> dict[str, float]:

@@ -2,12 +2,13 @@
 
 import copy
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,22 @@ SPECIAL_TOKENS = {
 FILE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
 KNOWN_FILES = f"{FILE}, vocab.txt (BERT), or vocab.json beside merges.txt (RoBERTa)"
+BATCH_CHARACTERS = 2**18  # characters that are encoded in one call
 MAX_WORD_CHARACTERS = 100  # longer words become one unknown token, as in BERT
+
+
+def batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Yields texts in lists that a tokenizer encodes in one call, without much memory."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,7 +63,6 @@ class Tokenizer:
     mask_id: int
     pair_separators: int  # separators between two texts: 1 as in BERT, 2 as in RoBERTa
     special_ids: tuple[int, ...]  # sorted
-    word_mark: str  # "##" continues a word, "Ġ" and "▁" begin one; "" if every token begins one
     sha256: str
     truncation_side: str = "right"  # the end at which a text that is too long loses tokens
     has_types: bool = True  # if False, both texts of a pair have type 0
@@ -91,7 +106,6 @@ class Tokenizer:
             mask_id=ids["mask"],
             pair_separators=2 if backend.num_special_tokens_to_add(is_pair=True) == 4 else 1,
             special_ids=tuple(sorted(special)),
-            word_mark=_word_mark(json.loads(backend.to_str()), origin),
             sha256=hashlib.sha256(hashed.to_str().encode()).hexdigest(),
         )
 
@@ -131,6 +145,15 @@ class Tokenizer:
         """Token ids by token, sorted by id."""
         ids = self.backend.get_vocab(with_added_tokens=True)
         return dict(sorted(ids.items(), key=lambda item: item[1]))
+
+    @functools.cached_property
+    def word_mark(self) -> str:
+        """The mark "##" continues a word, "Ġ" and "▁" begin one; "" if every token begins one.
+
+        Raises:
+          ValueError: The tokens have no mark. Only pretraining needs one.
+        """
+        return _word_mark(json.loads(self.backend.to_str()))
 
     def word_starts(self) -> npt.NDArray[np.bool_]:
         """Returns [V], True for tokens that begin a word, and for special tokens."""
@@ -332,7 +355,7 @@ def _mark_special(backend: Any, is_special: Callable[[Mapping[str, Any]], bool])
     return tokenizers.Tokenizer.from_str(json.dumps(description))
 
 
-def _word_mark(description: Mapping[str, Any], origin: str) -> str:
+def _word_mark(description: Mapping[str, Any]) -> str:
     """Returns the `word_mark` of a tokenizer, from the content of tokenizer.json."""
     model = description["model"]
     if model["type"] == "WordPiece":
@@ -349,6 +372,6 @@ def _word_mark(description: Mapping[str, Any], origin: str) -> str:
             if part in parts:
                 return mark
     raise ValueError(
-        f"The tokenizer {origin} does not mark where words begin: it needs WordPiece with"
+        "The tokenizer does not mark where words begin, as pretraining needs: use WordPiece with"
         f" {wordpiece.PREFIX}, byte-level BPE with Ġ, or a model with ▁."
     )

@@ -25,12 +25,11 @@ from dataprep import cache, parallel
 from language.corpus import sentences
 from language.corpus.documents import Source
 from language.corpus.pairs import NUM_SPECIAL, SPLITS, draw_split, pack
-from language.tokenizer import Tokenizer, bert_words, load_tokenizer
+from language.tokenizer import Tokenizer, batches, bert_words, load_tokenizer
 from nystromformer_jax.support.durable import sync
 
 MAX_WORDS = 500_000  # the vocabulary is learned from the most frequent words, at most this many
 
-_BATCH_CHARACTERS = 2**18  # characters tokenized in one call
 _COUNTS = "counts.json"
 
 _logger = logging.getLogger(__name__)
@@ -118,7 +117,7 @@ class PairMaker:
                 for split in SPLITS
                 for name in (f"{split}_tokens", f"{split}_lengths", f"{split}_first_lens")
             }
-            for documents in _batches(self.source.read(piece)):
+            for documents in batches(self.source.read(piece)):
                 for split, count, columns in self._pairs_of(documents, tokenizer):
                     counts[split].update(count)
                     for name, values in columns.items():
@@ -221,20 +220,6 @@ def _make_piece(make: Callable[[int, Path], None], pieces: Sequence[Path], numbe
     for path in (*partial.iterdir(), partial):
         sync(path)
     partial.rename(final)
-
-
-def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Yields documents in batches for the tokenizer."""
-    batch: list[str] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += len(document)
-        if size >= _BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _map_file(path: Path, dtype: Any) -> npt.NDArray[Any]:

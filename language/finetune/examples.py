@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep import cache
-from language.tokenizer import Tokenizer
+from language.tokenizer import Tokenizer, batches
 
-TEXTS_PER_CALL = 4096  # texts that are encoded in one call
 IGNORED = -1  # label of tokens that do not begin a word
 
 Batch = dict[str, npt.NDArray[Any]]
@@ -178,8 +177,7 @@ def save_texts(
     spans: list[npt.NDArray[np.int32]] = []
     lengths: list[int] = []
     is_small = tokenizer.vocab_size <= 2**16 and not with_spans
-    for start in range(0, len(texts), TEXTS_PER_CALL):
-        call = texts[start : start + TEXTS_PER_CALL]
+    for call in batches(texts):
         if with_spans:
             pairs = tokenizer.encode_with_spans(call)
             ids = [own for own, _ in pairs]

@@ -107,22 +107,18 @@ class FilesConfig(DataConfig):
     @property
     def known_labels(self) -> list[str]:
         """The labels of the config; empty if they are those of the training file."""
-        if not self.labels.startswith("["):
-            given = [label.strip() for label in self.labels.split(",")] if self.labels else []
-            return (
-                given
-                if self.kind == "token_classification"
-                else list(map(rows.whole_number, given))
-            )
-        try:
-            labels = parse_json(self.labels, "data.labels", "")
-        except ValueError:
-            labels = [None]
+        labels: Any = self.labels.split(",") if self.labels else []
+        if self.labels.startswith("["):
+            try:
+                labels = parse_json(self.labels, "data.labels", "")
+            except ValueError:
+                labels = [None]
         if not all(isinstance(label, str) for label in labels):
             raise ValueError(
                 f"data.labels: needs labels separated by commas or a JSON list of strings, got {self.labels}."
             )
-        return list(labels)
+        given = [label.strip() for label in labels]
+        return given if self.kind == "token_classification" else list(map(rows.whole_number, given))
 
     @property
     def files(self) -> dict[str, Path]:

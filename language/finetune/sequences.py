@@ -169,8 +169,10 @@ class SequenceTask(Task):
         """
         predicted = self.predict(split, outputs)
         names = self._names(predicted.clip(*self.clip) if self.clip else predicted)
-        labels, chances = self.labels, np.zeros((len(names), 0))
+        labels: Sequence[str] = ()
+        chances = np.zeros((len(names), 0))
         if not self.is_regression:
+            labels = self.labels
             is_multi_label = self.kind == "multi_label"
             chances = probabilities(outputs["logits"], is_multi_label=is_multi_label)
         rows = zip(split.ids.tolist(), names, chances.tolist(), strict=True)

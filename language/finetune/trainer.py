@@ -80,7 +80,14 @@ def train(run: FineTuning, data: TaskData, workdir: training.Workdir) -> dict[st
 
     def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
         def save(task: Task) -> None:
-            save_model(workdir, run.model, params, data.tokenizer, **_description(task))
+            save_model(
+                workdir,
+                run.model,
+                params,
+                data.tokenizer,
+                run.data.max_len,
+                **_description(task),
+            )
 
         predictions = workdir.path / "predictions" if training.is_primary() else None
         with training.writing_to(workdir.path):

@@ -20,7 +20,7 @@ def download(name: str) -> Path:
     try:
         folder = Path(snapshot_download(name, allow_patterns=[*SMALL_FILES, "*.safetensors"]))
         if not any(folder.glob("*.safetensors")):
-            folder = Path(snapshot_download(name, allow_patterns=[*SMALL_FILES, "pytorch_model*"]))
+            folder = Path(snapshot_download(name, allow_patterns=[*SMALL_FILES, "*pytorch_model*"]))
     except (OSError, ValueError) as error:
         raise FileNotFoundError(
             f"{name} is not a folder, and {command} failed: {' '.join(str(error).split())}"

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from nystromformer_jax.backbone import Nystromformer
 from nystromformer_jax.models import (
     NystromformerForMaskedLM,
     NystromformerForPreTraining,
@@ -28,9 +29,10 @@ from nystromformer_jax.models import (
     NystromformerForTokenClassification,
     hidden_states,
 )
+from nystromformer_jax.pretrained.config_json import MAX_TEXT_LEN
 from nystromformer_jax.pretrained.folder import from_pretrained
 from nystromformer_jax.pretrained.hub import HUB_NAME, download
-from nystromformer_jax.pretrained.sentence import Pooling, SentenceSettings, read_settings
+from nystromformer_jax.pretrained.sentence import MODULES, Pooling, SentenceSettings, read_settings
 from nystromformer_jax.support.predictions import (
     BASE_LEN,
     Window,
@@ -297,7 +299,7 @@ class LanguageModel:
             if not isinstance(text, str):  # such as NaN, a missing value in a table
                 raise ValueError(f"Texts must be strings; number {i} is {text!r:.50}.")
         max_len = self._max_len
-        tokens = self.tokenizer(texts)
+        tokens = self.tokenizer(texts, verbose=False)
         columns = {name: list(tokens[name]) for name in TOKEN_NAMES if name in tokens}
         long = [i for i, ids in enumerate(columns["input_ids"]) if len(ids) > max_len]
         if long:
@@ -405,7 +407,8 @@ def load(
 
     The tokenizer is read by the package transformers. If no folder has the name OWNER/MODEL, the model is
     downloaded from the Hugging Face Hub by the package huggingface_hub. `embed` follows the modules.json of a
-    folder of sentence-transformers, whose max_seq_length limits all methods unless `options` has a `max_len`.
+    folder of sentence-transformers. Its max_seq_length, or data.max_len of the run that trained the model,
+    limits all methods unless `options` has a `max_len`.
 
     Args:
       folder: A folder, or the name of a model on the Hub.
@@ -421,10 +424,15 @@ def load(
     path = Path(folder)
     if not path.is_dir() and HUB_NAME.fullmatch(os.fspath(folder)):
         path = download(os.fspath(folder))
+    is_of_sentences = (path / MODULES).is_file()
     path, sentence = read_settings(path)
-    if "max_len" in options:
-        sentence = dataclasses.replace(sentence, max_len=None)
+    if (
+        is_of_sentences and sentence.pooling
+    ):  # its config.json may name a head that it does not have
+        options.setdefault("model_class", Nystromformer)
     model, variables = from_pretrained(path, **options)
+    max_len = sentence.max_len or model.config.metadata.get(MAX_TEXT_LEN)
+    sentence = dataclasses.replace(sentence, max_len=None if "max_len" in options else max_len)
     return LanguageModel(model, variables, load_tokenizer(path), batch_size, base_len, sentence)
 
 

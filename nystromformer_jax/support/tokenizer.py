@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,10 @@ def load_tokenizer(folder: Path, **options: Any) -> Any:
     if CLASS_NAME.fullmatch(name):
         kind = getattr(transformers, name, kind)
     options = {**options, "local_files_only": True, "trust_remote_code": False}
-    # Some classes return no types by default, although their models have been trained with types.
-    if "model_input_names" not in read_options(folder):
+    # Some classes return no types by default, although their models have been trained with types. A BERT with
+    # the tokenizer of XLM-RoBERTa has not.
+    names = read_options(folder)
+    if "model_input_names" not in names and not _is_bert_without_types(folder, names):
         options.setdefault("model_input_names", INPUT_NAMES)
     try:
         tokenizer = kind.from_pretrained(folder, **options)
@@ -91,11 +94,20 @@ def read_options(folder: Path) -> dict[str, Any]:
     return config
 
 
+def _is_bert_without_types(folder: Path, options: Mapping[str, Any]) -> bool:
+    kind = str(options.get("tokenizer_class"))
+    return _model_type(folder) == "bert" and kind.startswith(("XLMRoberta", "Roberta"))
+
+
+def _model_type(folder: Path) -> str | None:
+    """Returns the kind of the model whose config.json is beside the tokenizer."""
+    file = folder / "config.json"
+    return read_json(file).get("model_type") if file.is_file() else None
+
+
 def _class_name(folder: Path) -> str:
     """Returns the tokenizer's class, "AutoTokenizer" if transformers chooses it, or "" if it is unknown."""
-    options = read_options(folder)
-    file = folder / "config.json"
-    model = read_json(file).get("model_type") if file.is_file() else None
+    options, model = read_options(folder), _model_type(folder)
     # The class that transformers has for Nyströmformer is ALBERT's, which needs a SentencePiece model.
     if model in OWN_MODELS:
         return str(options.get("tokenizer_class") or "")

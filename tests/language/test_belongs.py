@@ -33,7 +33,7 @@ def prepared(folder, task="rte", **changes):
     ("tokens", "changes", "sentence"),
     [
         ([*SPECIAL, *WORDS, "more"], {}, "has 12 tokens and the model 11"),
-        (["[UNK]", "[PAD]", *SPECIAL[2:], *WORDS], {}, r"pad_token_id = 0 .* tokenizer has 1"),
+        ([*SPECIAL, *WORDS], {"pad_token_id": 1}, r"pad_token_id = 1 .* tokenizer has 0"),
         ([*SPECIAL, *WORDS], {"mask_token_id": 9}, r"mask_token_id = 9 .* tokenizer has 4"),
     ],
 )
@@ -42,6 +42,12 @@ def test_rejects_a_tokenizer_of_another_checkpoint(tmp_path, tokens, changes, se
     with pytest.raises(ValueError, match=sentence) as error:
         finetune.open_tokenizer(run)
     assert "do not match" in str(error.value)
+
+
+def test_a_default_of_config_json_is_not_compared(tmp_path):
+    """A BERT with the tokenizer of XLM-RoBERTa has BERT's default of pad_token_id."""
+    folder = checkpoint(tmp_path, ["[UNK]", "[PAD]", *SPECIAL[2:], *WORDS])
+    assert finetune.open_tokenizer(prepared(folder)).pad_id == 1
 
 
 @pytest.mark.parametrize(("rows", "warns"), [(16, False), (17, True)])

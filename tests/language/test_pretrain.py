@@ -30,10 +30,10 @@ def small(tmp_path):
     """A model, its parameters, a corpus, and the objective."""
     run = pretrain.prepare(runs.pretrain_sections(tmp_path, **SOFTMAX))
     data = corpus.load(run.data)
-    model = NystromformerForPreTraining(pretrain._model_config(run, data.tokenizer.vocab_size))
+    model = run.model(data.tokenizer.vocab_size)
     # Away from the start, where all predictions are equally likely.
     random = np.random.default_rng(0)
-    shapes = jax.eval_shape(pretrain._make_params(run, model))
+    shapes = jax.eval_shape(run.make_params(model))
     return model, jax.tree.map(lambda x: random.normal(0, 0.3, x.shape).astype("f"), shapes), data
 
 

@@ -320,6 +320,19 @@ def test_a_class_without_types_of_its_own_gives_those_of_the_file(tmp_path, trai
     assert not any(load_of_folder(tmp_path / "saved").backend_tokenizer.encode("a", "b").type_ids)
 
 
+@pytest.mark.parametrize(("model", "has_types"), [("bert", False), ("xlm-roberta", True)])
+def test_a_bert_with_the_tokenizer_of_xlm_roberta_has_no_types(tmp_path, model, has_types):
+    """As multilingual E5. In an XLM-RoBERTa, which has one type, they change nothing."""
+    vocabulary = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>", "▁a", "▁b", "<mask>")]
+    backend = tokenizers.Tokenizer(models.Unigram(vocabulary, unk_id=3))
+    backend.save(str(tmp_path / "tokenizer.json"))
+    options = {"tokenizer_class": "XLMRobertaTokenizer"}
+    texts.write(tmp_path / "tokenizer_config.json", json.dumps(options))
+    texts.write(tmp_path / "config.json", json.dumps({"model_type": model}))
+    found = load_tokenizer(tmp_path)
+    assert (found.has_types, found.pad_id, found.pair_separators) == (has_types, 1, 2)
+
+
 def test_a_folder_never_executes_code_of_its_own(tmp_path, trained):
     trained.save(tmp_path)
     file = tmp_path / "tokenizer_config.json"
@@ -394,5 +407,6 @@ def test_invalid_options_of_a_bert_vocabulary_are_an_error(tmp_path, config, wor
     ],
 )
 def test_rejects_a_tokenizer_of_another_kind_of_model(model, words):
+    """Only pretraining needs to know where words begin."""
     with pytest.raises(ValueError, match=words):
-        Tokenizer.from_backend(tokenizers.Tokenizer(model), "x")
+        Tokenizer.from_backend(tokenizers.Tokenizer(model), "x").word_starts()

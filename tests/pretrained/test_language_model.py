@@ -58,7 +58,8 @@ def padded(texts):
 
 
 def last_hidden_states(language_model, batch):
-    params = language_model.variables["params"]["nystromformer"]
+    params = language_model.variables["params"]
+    params = params.get("nystromformer", params)
     backbone = Nystromformer(language_model.model.config)
     return jax.jit(functools.partial(backbone.apply, deterministic=True))(
         {"params": params}, *batch

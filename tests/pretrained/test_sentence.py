@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from nystromformer_jax import Nystromformer
 from nystromformer_jax.models import NystromformerForMaskedLM
 from nystromformer_jax.pretrained import TruncationWarning, load, save_pretrained
 from tests.helpers import REFERENCE, assert_close
@@ -99,6 +100,23 @@ def test_texts_have_the_length_the_case_and_the_prompt_of_the_folder(folder):
     ):
         with pytest.raises(ValueError, match=word):
             model.embed(**arguments)
+
+
+def test_the_weights_may_lack_the_head_of_config_json(tmp_path):
+    """Older folders have the config.json of the model that they were trained from."""
+    model = Nystromformer(dataclasses.replace(tiny.CONFIG, **SMALL))
+    save_pretrained(tmp_path, model, tiny.random_variables(model))
+    tiny.write_tokenizer(tmp_path, WORDS)
+    write_settings(tmp_path)
+    (tmp_path / "sentence_bert_config.json").rename(tmp_path / "sentence_roberta_config.json")
+    (tmp_path / "sentence_roberta_config.json").write_text('{"max_seq_length": 4}')
+    file = tmp_path / "config.json"
+    named = json.loads(file.read_text()) | {"architectures": ["BertForMaskedLM"]}
+    file.write_text(json.dumps(named))
+    with pytest.warns(TruncationWarning, match="truncated to 4 tokens"):
+        assert load(tmp_path).embed(["a cat sat on a mat"]).shape == (1, tiny.EMBED)
+    with pytest.raises(ValueError, match="is missing"):
+        load(tmp_path, model_class=NystromformerForMaskedLM)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_values_and_gradients_are_those_of_other_devices(request, rngs, case):
 
 
 @pytest.mark.slow(minutes=0.3)
-def test_second_derivatives_are_correct(rngs, monkeypatch):
+def test_second_derivatives_are_correct(rngs, monkeypatch, no_annotations):
     for module in (stages, pinv):
         monkeypatch.setattr(module, "on_gpu", lambda: True)
     with jax.enable_x64(True):

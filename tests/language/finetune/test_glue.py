@@ -40,7 +40,7 @@ def contents(splits):
 @pytest.mark.parametrize("name", HEADERS)
 def test_every_task_becomes_batches_of_its_texts_and_labels(name, tmp_path, monkeypatch):
     """Tokenized in several pieces, so that their order matters."""
-    monkeypatch.setattr("language.finetune.examples.TEXTS_PER_CALL", 3)
+    monkeypatch.setattr("language.tokenizer.BATCH_CHARACTERS", 30)
     task, tokenizer = TASKS[name], Words()
     write_task(tmp_path, name)
     data = load_task(name, tmp_path, max_len=64)

@@ -133,6 +133,8 @@ def test_labels_in_one_cell_are_read_like_a_label(tmp_path):
     config = FilesConfig(kind="multi_label", separator="|")
     file = write(tmp_path / "x.csv", "text,label\na,1| 2.0 |\nb,\nc,1.0\n")
     assert [row.label for row in config.read_file(file, labeled=True)] == [["1", "2"], [], ["1"]]
+    for labels in ("1.0, 2", '["1.0", " 2"]'):
+        assert FilesConfig(kind="multi_label", labels=labels).known_labels == ["1", "2"]
 
 
 def test_an_empty_line_between_texts_is_an_error(tmp_path):

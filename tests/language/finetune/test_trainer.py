@@ -15,8 +15,8 @@ from language.finetune.glue_tasks import TASKS
 from language.finetune.heads import HEADS
 from language.tokenizer import load_tokenizer
 from nystromformer_jax import training
-from nystromformer_jax.pretrained import from_pretrained, load, save_pretrained
-from nystromformer_jax.support.durable import sha256_of
+from nystromformer_jax.pretrained import TruncationWarning, from_pretrained, load, save_pretrained
+from nystromformer_jax.support.durable import read_json, sha256_of
 from nystromformer_jax.training import CannotWrite, ConfigDiffers, NotFinished, Workdir
 from tests.helpers import (
     OTHER_FRAMEWORK,
@@ -130,6 +130,9 @@ def test_predictions_have_the_scores_of_the_saved_model(tmp_path, finished):
         assert line["prediction"] == row[1] == names[own.index(max(own))]
         assert list(line["scores"].values()) == pytest.approx(own, abs=1e-5)
         assert [float(x) for x in row[2:]] == pytest.approx(own, abs=1e-5)
+    long, cut = ["good " * 40], ["good " * (read_json(run / "config.json")["data"]["max_len"] - 2)]
+    with pytest.warns(TruncationWarning):  # as in the run, though the model has more positions
+        assert_close(model.classify(long)[1], model.classify(cut)[1], OTHER_FRAMEWORK)
 
 
 def test_a_submission_has_all_rows_or_is_not_written(tmp_path, finished, caplog):
@@ -202,6 +205,9 @@ def test_a_run_learns_and_predicts_again(tmp_path, checkpoint, kind, no_annotati
         ours = [(line.split("\t") + [""] * 2)[column] for line in ours]
     assert own == ours
     same_from_python(load(tmp_path / "run/model"), data.splits["test"], kind, own)
+    if kind == "regression":
+        trainer.predict(tmp_path / "run", tests, tmp_path / "scores.tsv", scores=True)
+        assert {line.count("\t") for line in (tmp_path / "scores.tsv").open()} == {1}
     with pytest.raises(ValueError, match=r"--output: .*new is a folder"):
         trainer.predict(tmp_path / "run", tests, output.parent)
     before = output.read_bytes()
@@ -270,7 +276,7 @@ def test_remat_recomputes_layers(tmp_path, checkpoint, remat):
         ({"data": {"max_len": 4}}, "data.max_len=4.*at least 5"),
         ({"data": {"task": "mrcp"}}, "did you mean mrpc"),
         ({"data": {"examples": -1}}, "data.examples"),
-        ({"data": {"base_len": -1}}, "data.base_len"),
+        ({"data": {"base_len": 2}}, "data.base_len"),
         ({"data": {"truncation": "tail"}}, "data.truncation"),
     ],
 )
