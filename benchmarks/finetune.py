@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         table = Table(name, given.out, settings, markdown, parts=parts, arguments=arguments)
         cell = (opened.row["task"], opened.row["label"])
         if given.train:
+            _require_supported(config)
             axes, cells = ("task", "label", "seed"), [(*cell, config["train"]["seed"])]
             table.fill(axes, cells, lambda *_: train_peer(opened), part="scores")
         else:
@@ -168,6 +169,15 @@ def train_peer(opened: Opened) -> Row:
             evaluations.append({"step": done, **spec.summarize(outputs)})
     best = max(evaluations, key=lambda values: (values[spec.select], -values["loss"]))
     return {**opened.row, "seed": train.seed, "valid": best, "evaluations": evaluations}
+
+
+def _require_supported(config: Mapping[str, Any]) -> None:
+    """Raises ValueError if the config has a value that is not used in the training of transformers' model."""
+    keys = ("optimizer.clip_norm", "train.class_weights", "eval.max_examples", "eval.patience")
+    for key in keys:
+        section, _, name = key.partition(".")
+        if config[section].get(name):
+            raise ValueError(f"--config.{key} is not supported with --train: leave it out.")
 
 
 def markdown(results: Mapping[str, Any]) -> str:

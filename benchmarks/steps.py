@@ -16,6 +16,7 @@ import contextlib
 import functools
 import importlib
 import itertools
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -51,7 +52,7 @@ def main() -> int:
     add("--attentions", nargs="+", default=ATTENTIONS)
     add("--memory", type=number(float, 0.1), default=16.0, help="GiB for a step")
     add("--batch", type=number(int, 0), default=0, help="batch size; 0: the config's")
-    text = "parts of a batch; 0: chosen, 1: whole"
+    text = "parts of a batch, fewer if they do not divide it; 0: chosen, 1: whole"
     add("--parts", type=number(int, 0), default=0, help=text)
     given = parser.parse_args()
     use_cpu()
@@ -132,7 +133,10 @@ def compiled_step(
 ) -> tuple[Callable[[], Callable[[], Any]], int]:
     """Returns a function that prepares calls of a step, and the compiler's figure of its bytes."""
     config = config_of(name, attention)
-    config["train"] |= {"batch_size": batch_size, "accumulation": parts}
+    config["train"] |= {
+        "batch_size": batch_size,
+        "accumulation": parts and math.gcd(parts, batch_size),
+    }
     run, spec = spec_of(config)
     lowered = spec.make_train_step().lower(*spec.argument_shapes())
     program = compile_program(lowered, spec.mesh.devices.flat[0])

@@ -145,7 +145,9 @@ def pinv_residual(
         )
     check_dtype("kernel", kernel)
     check_dtype("inverse", inverse)
-    kernel = kernel.astype(inverse.dtype)
+    wider = max((kernel.dtype, inverse.dtype), key=lambda dtype: jnp.finfo(dtype).bits)
+    dtype = accum_dtype(wider)
+    kernel, inverse = kernel.astype(dtype), inverse.astype(dtype)
     precision = jax.lax.Precision.HIGHEST
     round_trip = jnp.matmul(
         jnp.matmul(kernel, inverse, precision=precision), kernel, precision=precision

@@ -43,9 +43,9 @@ def longformer_attention(
       window: W, odd: the token itself and W // 2 tokens on either side. W ≥ 2 L − 1 gives softmax
         attention.
       num_global: G; 0 for none. G ≥ L gives softmax attention.
-      mask: True at real tokens; None means all are real. It also determines the global tokens. Rows
-        of masked tokens are finite but otherwise unspecified.
-      query_mask: True at real queries; should equal `mask`. Rows masked by either are unspecified.
+      mask: True at real keys; None means all are real. It also determines the global tokens.
+      query_mask: True at real queries; None means `mask`. Rows of masked queries are finite but otherwise
+        unspecified.
 
     Raises:
       ValueError: The window is even, `num_global` is negative, or shapes do not agree.
@@ -79,8 +79,8 @@ def _longformer_attention(
     window: int,
     num_global: int,
 ) -> Float[Array, "B L H D"]:
-    """Computes `longformer_attention` for validated arguments."""
-    query, key, value = (zero_padding(x, mask) for x in (query, key, value))
+    """Computes `longformer_attention` for validated arguments, and queries without padding."""
+    key, value = zero_padding(key, mask), zero_padding(value, mask)
     # Global tokens are gathered and scattered by matmuls, because the gradient of a gather is a scatter.
     rank = mask.cumsum(axis=1) - 1
     selected = (rank[:, None, :] == jnp.arange(num_global)[None, :, None]) & mask[:, None, :]

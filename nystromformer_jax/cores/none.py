@@ -27,6 +27,6 @@ class NoAttention(AttentionCore):
 
     def attend(self, inputs: CoreInputs, *, deterministic: bool) -> Array:
         query, key, value, mask, query_mask = inputs
-        check_inputs(query, key, value, mask, split_length=True)
+        check_inputs(query, key, value, mask, split_length=not self.conv_kernel_size)
         check_query_mask(query, key, mask, query_mask)
         return add_value_convolution(self, jnp.zeros_like(query), inputs)

@@ -46,7 +46,7 @@ class OptimizerConfig:
     learning_rate: float  # peak of the schedule
     warmup_steps: int  # steps in which the rate rises linearly to the peak
     # After the warm-up, the rate falls to zero by the last step, except for "rsqrt", peak · √(warmup / step),
-    # and "constant". "one_cycle" starts at a 25th of the peak, as PyTorch's OneCycleLR.
+    # and "constant". "one_cycle" goes from a 25th to a 250,000th of the peak, as PyTorch's OneCycleLR.
     schedule: Literal["one_cycle", "linear", "cosine", "rsqrt", "constant"] = "one_cycle"
     beta1: float = 0.9  # β₁ of AdamW, decay of the mean of gradients
     beta2: float = 0.999  # β₂ of AdamW, decay of the mean of squared gradients
@@ -130,7 +130,7 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LogConfig:
-    """Logging interval and format. The last step is always logged."""
+    """Logging interval and format. The last step is logged, too, unless `eval.patience` ends the run."""
 
     every_steps: int = 50  # steps between lines of metrics.jsonl
     events: bool = True  # TensorBoard events besides metrics.jsonl

@@ -56,7 +56,7 @@ class Plan:
         return roofline_seconds(self.flops, self.bytes_accessed, chip)
 
     def link_seconds(self, chip: Chip) -> float | None:
-        """Returns the total time of the collectives, run sequentially over one link."""
+        """Returns the total time of the collectives, run sequentially over one link, each byte sent once."""
         if self.collectives is None:
             return None
         return sum(found.nbytes for found in self.collectives.values()) / chip.link_rate

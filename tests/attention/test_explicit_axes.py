@@ -89,8 +89,11 @@ def test_grouped_heads_and_split_lengths_may_share_a_mesh(rngs):
 
 def test_a_length_over_an_explicit_axis_is_an_error(rngs):
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:4])
+    none, tokens = make_core("none", conv_kernel_size=3)(), jnp.ones((3, B, 52, H, D))
+    kernel = none.init(jax.random.key(0), *tokens, deterministic=True)
     with jax.set_mesh(mesh):
         arrays = place(mesh, PartitionSpec(None, "x"), *normal(next(rngs), (3, B, 52, H, D)))
-        for attend in (softmax_attention, nystrom_attention):
+        convolve = functools.partial(none.apply, kernel, deterministic=True)
+        for attend in (softmax_attention, nystrom_attention, convolve):
             with pytest.raises(ValueError, match="sharded_nystrom_attention"):
                 attend(*arrays)

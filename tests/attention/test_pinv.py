@@ -65,6 +65,9 @@ def test_residual_is_zero_for_an_inverse_one_for_a_zero_inverse_and_nan_for_nan(
     np.testing.assert_allclose(residual(kernel, 0 * inverse), [1, 0], atol=1e-7)
     assert jnp.isnan(residual(kernel, nan)).all()
     assert jnp.isnan(residual(nan, inverse)).all()
+    third = jnp.diag(jnp.array([3.0, 3.0])), jnp.diag(jnp.array([1 / 3, 1 / 3]))
+    half = residual(third[0], third[1].astype(jnp.bfloat16))  # the rounding of the inverse alone
+    assert half == pytest.approx(abs(3 * float(jnp.bfloat16(1 / 3)) - 1), rel=1e-4)
     gradient = jax.jit(jax.grad(lambda a: pinv_residual(a, iterative_pinv(a))))(kernel[1])
     assert (gradient == 0).all()
 

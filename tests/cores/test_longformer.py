@@ -7,7 +7,7 @@ import pytest
 
 from nystromformer_jax import softmax_attention
 from nystromformer_jax.cores.longformer import longformer_attention
-from tests.helpers import HALF, assert_close, assert_same_attention, cost, random_inputs
+from tests.helpers import HALF, REFERENCE, assert_close, assert_same_attention, cost, random_inputs
 
 BATCH, LENGTH, HEADS, DIM = 3, 23, 2, 5
 
@@ -49,6 +49,15 @@ def test_agrees_with_dense_attention_under_a_mask_of_pairs(rngs, length, window,
     pairs = allowed_pairs(mask, window, num_global)[:, None]
     expected = functools.partial(jax.nn.dot_product_attention, mask=pairs)
     assert_same_attention(actual, expected, inputs, mask)
+
+
+def test_the_mask_of_keys_does_not_mask_queries_of_another_sequence(rngs):
+    query, key, value = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    mask = jnp.arange(LENGTH)[None] < jnp.array([[LENGTH], [9], [1]])
+    masks = {"mask": mask, "query_mask": jnp.ones_like(mask)}
+    attend = functools.partial(longformer_attention, window=2 * LENGTH + 1)
+    exact = softmax_attention(query, key, value, **masks)
+    assert_close(attend(query, key, value, **masks), exact, REFERENCE)
 
 
 def test_bfloat16_logits_are_float32(rngs):
