@@ -19,6 +19,7 @@ MODES = {
     "predict": "writes to --output the predictions of a finished run for the examples in --input",
     "export": "writes the model as one file that needs only jax and flatbuffers",
     "check": training.CHECK,
+    "data": training.DATA,
 }
 GRID: dict[str, tuple[type, str]] = {  # of --search
     "batch_sizes": (int, "8,16,32"),

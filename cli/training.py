@@ -20,6 +20,7 @@ from cli.configs import Given, first_seed
 CHECKED = "Config is valid; no data loaded, nothing trained."
 EVAL = "evaluates a finished run's best checkpoint, and needs only --workdir, which has its config"
 CHECK = "only validates the config"
+DATA = "prepares and describes the data, and trains nothing"
 # Keys of how batches are computed. A resumed run keeps its own value if the config has this one, with which
 # the program chooses; None: if the command line does not set the key.
 KEPT = {"train.accumulation": 0, "data.group_by_length": None, "data.base_len": None}
@@ -73,13 +74,14 @@ def run(
     where: str = EVERYTHING,
     **options: bool,
 ) -> int:
-    """Trains, evaluates or validates the run of the flags after `initialize`; returns the exit code.
+    """Does what --mode says for the run of the flags, after `initialize`; returns the exit code.
 
     A sentence about the result is printed. An evaluated run must be finished, and its folder is only read.
 
     Args:
       flags: Parsed flags.
-      trainer: Module with `PATHS`, `prepare`, `train`, `evaluate_checkpoint` and `describe_result`.
+      trainer: Module with `PATHS`, `prepare`, `train`, `evaluate_checkpoint` and `describe_result`, and with
+        `describe_data` if the program has --mode=data.
       load: Returns the data of a prepared run.
       make_spec: Returns its `TrainSpec`, for --mode=check.
       where: Sentence about the folder.
@@ -96,10 +98,15 @@ def run(
             print(CHECKED)
         return 0
     evaluates = flags.mode == "eval"
-    training.check_folder(folder, prepared.config, paths=paths, finished=evaluates)
+    if flags.mode != "data":
+        training.check_folder(folder, prepared.config, paths=paths, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     with training.sync_errors():
         data = load(prepared)
+    if flags.mode == "data":
+        if training.is_primary():
+            print(trainer.describe_data(prepared, data))
+        return 0
     act = trainer.evaluate_checkpoint if evaluates else trainer.train
     with (
         training.detect_lost_process(),

@@ -23,7 +23,7 @@ from language.checkpoint import (
     save_model,
 )
 from language.config import InitConfig, ObjectiveConfig
-from language.corpus import Corpus, CorpusConfig, Pairs
+from language.corpus import Corpus, CorpusConfig, Pairs, describe
 from language.masking import Vocabulary, mask_pairs
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining, training
@@ -259,6 +259,11 @@ def baselines(corpus: Corpus) -> dict[str, float]:
         "mlm_loss": float(-(valid * np.log(probability)).sum() / count),
         "order_accuracy": 0.5,
     }
+
+
+def describe_data(run: Pretraining, corpus: Corpus) -> str:
+    """Returns a table of the splits and the first training pairs."""
+    return describe.describe_data(corpus)
 
 
 def evaluate_checkpoint(

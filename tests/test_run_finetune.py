@@ -136,3 +136,11 @@ def test_invalid_files_leave_no_run(in_repository, tmp_path):
     assert not (tmp_path / "run").exists()
     answer = programs.call("run_finetune", *arguments, "--config.data.labels=neg,fine")
     assert "the label 'pos' is not among the labels neg, fine" in answer.errors
+
+
+def test_data_are_described_without_a_run(in_repository, tmp_path):
+    model = fakes.checkpoint(tmp_path / "model")
+    arguments = flags(tmp_path, tmp_path / "run", model, "classification")
+    answer = programs.call("run_finetune", *arguments, "--mode=data")
+    assert (answer.code, "| train | " in answer.output) == (0, True)
+    assert not (tmp_path / "run").exists()

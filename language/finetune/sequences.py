@@ -156,9 +156,12 @@ class SequenceTask(Task):
         if self.clip and not split.is_labeled:
             predicted = predicted.clip(*self.clip)
         count = len(predicted)
-        columns = [["index", *split.ids[:count].tolist()], ["prediction", *self._names(predicted)]]
+        columns = [
+            ["index", *split.ids[:count].tolist()],
+            ["prediction", *self.names_of(predicted)],
+        ]
         if split.is_labeled:
-            columns.append(["label", *self._names(split.labels[:count])])
+            columns.append(["label", *self.names_of(split.labels[:count])])
         rows = zip(*columns, strict=True)
         self.write_text(file, "".join("\t".join(row) + "\n" for row in rows))
 
@@ -168,7 +171,7 @@ class SequenceTask(Task):
         The file is a table, or has JSON lines if its name ends in .jsonl.
         """
         predicted = self.predict(split, outputs)
-        names = self._names(predicted.clip(*self.clip) if self.clip else predicted)
+        names = self.names_of(predicted.clip(*self.clip) if self.clip else predicted)
         labels: Sequence[str] = ()
         chances = np.zeros((len(names), 0))
         if not self.is_regression:
@@ -194,7 +197,7 @@ class SequenceTask(Task):
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         self.write_text(file, text)
 
-    def _names(self, values: Values) -> list[str]:
+    def names_of(self, values: Values) -> list[str]:
         """Returns label names, or scores with enough digits to restore float32 exactly."""
         if self.is_regression:
             return [f"{x:.9g}" for x in values.tolist()]

@@ -12,6 +12,7 @@ import jax
 
 from dataprep import cache
 from language.checkpoint import read_params, record_weights, save_model
+from language.finetune import describe
 from language.finetune.card import model_card
 from language.finetune.data import TaskData
 from language.finetune.run import (
@@ -35,6 +36,7 @@ from reporting.statistics import format_spread
 
 __all__ = [
     "PATHS",
+    "describe_data",
     "describe_result",
     "evaluate_checkpoint",
     "load_data",
@@ -122,6 +124,11 @@ def train(run: FineTuning, data: TaskData, workdir: training.Workdir) -> dict[st
             run.init, config, run.head.model_class, train_config.seed
         ),
     )
+
+
+def describe_data(run: FineTuning, data: TaskData) -> str:
+    """Returns a table of the splits and the first training examples."""
+    return describe.describe_data(data, run.data.max_len)
 
 
 def evaluate_checkpoint(

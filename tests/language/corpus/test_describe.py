@@ -1,4 +1,4 @@
-"""`python -m language.corpus`."""
+"""The description of a corpus, and preparations that are stopped."""
 
 import signal
 
@@ -6,11 +6,11 @@ import pytest
 
 from dataprep import cache
 from language import corpus
-from language.corpus.__main__ import main
+from language.corpus.describe import describe_data
 from tests import programs
 from tests.language import texts
 
-SMALL = ["--vocab_size=97", "--max_len=31", "--held_out=0.1", "--workers=1"]
+SMALL = {"vocab_size": 97, "max_len": 31, "held_out": 0.1, "workers": 1}
 
 
 @pytest.fixture
@@ -18,9 +18,8 @@ def path(tmp_path):
     return str(texts.in_form("heading", texts.documents(97), tmp_path / "data.seed"))
 
 
-def test_a_corpus_is_prepared_checked_and_described(path, capsys):
-    assert main([path, *SMALL]) == 0
-    shown = capsys.readouterr().out
+def test_a_corpus_is_prepared_checked_and_described(path):
+    shown = describe_data(corpus.load(corpus.CorpusConfig(dir=path, **SMALL)))
     assert "all hashes match.\nSHA-256 " in shown
     counts = [line.split(" | ") for line in shown.split("\n| ")[3:5]]
     assert counts[0][0] == "train"
@@ -31,47 +30,14 @@ def test_a_corpus_is_prepared_checked_and_described(path, capsys):
     assert "Training pair 2" not in shown
 
 
-def test_every_flag_reaches_the_corpus(path, monkeypatch):
-    asked = []
-
-    def load(config):
-        asked.append(config)
-        raise ValueError("that is enough")
-
-    monkeypatch.setattr(corpus, "load", load)
-    flags = ["--cased", "--documents=heading", "--source=text", "--seed=3", "--short_rate=0.5"]
-    assert main([path, *SMALL, *flags, "--tokenizer=x"]) == 2
-    sizes = {"vocab_size": 97, "max_len": 31, "held_out": 0.1, "workers": 1, "short_rate": 0.5}
-    options = {"source": "text", "documents": "heading", "tokenizer": "x", "lowercase": False}
-    assert asked == [corpus.CorpusConfig(dir=path, seed=3, **sizes, **options)]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["nowhere"], "set DIR"),
-        ([""], "set DIR"),
-        (["PATH", "--max_len=4"], "--max_len"),
-        (["PATH", "--held_out=1e-9"], "raise --held_out"),
-        (["PATH", "--tokenizer=nowhere"], "set --tokenizer"),
-        (["PATH", "--documents=line", "--vocab_size=9"], "--vocab_size"),
-    ],
-)
-def test_errors_name_the_flags_of_the_command(path, arguments, words, capsys):
-    given = [argument.replace("PATH", path) for argument in arguments]
-    assert main([given[0], *SMALL, *given[1:]]) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.splitlines()[-1].startswith("language.corpus: ")
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_stopped_preparation_prints_no_traceback_and_keeps_its_pieces(path, number, code):
     """The process also shows that no accelerator framework is imported."""
     script = (
         "import sys, time\n"
+        "from cli.commands import run_to_end\n"
+        "from language import corpus\n"
         "from language.corpus import documents, pieces\n"
-        "from language.corpus.__main__ import main\n"
         "documents.PIECE_BYTES = 4_000\n"
         "make = pieces.PairMaker.__call__\n"
         "frameworks = {'jax', 'flax', 'torch', 'tensorflow', 'transformers'}\n"
@@ -81,7 +47,8 @@ def test_stopped_preparation_prints_no_traceback_and_keeps_its_pieces(path, numb
         "        print('imported', sorted(frameworks & set(sys.modules)), flush=True)\n"
         "        time.sleep(60)\n"
         "pieces.PairMaker.__call__ = slow\n"
-        f"sys.exit(main([{path!r}, *{SMALL!r}]))"
+        f"config = corpus.CorpusConfig(dir={path!r}, **{SMALL!r})\n"
+        "sys.exit(run_to_end('prepare', lambda: corpus.load(config)))"
     )
     process = programs.start("-c", script)
     assert process.stdout.readline() == "imported []\n"
@@ -91,5 +58,5 @@ def test_stopped_preparation_prints_no_traceback_and_keeps_its_pieces(path, numb
     [kept] = (cache.cache_dir() / "data").glob("corpus-*.pieces")
     assert len(list(kept.glob("000000-of-*[0-9]"))) == 1
     assert list(kept.glob("000001-of-*[0-9]")) == []
-    assert main([path, *SMALL]) == 0
+    corpus.load(corpus.CorpusConfig(dir=path, **SMALL))
     assert not kept.exists()
