@@ -24,12 +24,14 @@ def _main(arguments: Sequence[str] | None) -> int:
         "configs/listops.py",
     )
     if flags.seeds > 1:
+        from launch import jobs
+
         return training.run_jobs(
             flags.config,
             training.seeds_of(flags.workdir, flags.config, flags.seeds),
             training.run_folder(flags.workdir, flags.config, "-seeds", alone=True),
             flags,
-            *([] if flags.test else ["--notest"]),
+            *([] if flags.test else [jobs.NEVER_TEST]),
         )
     training.initialize(flags)
     from lra import data, train

@@ -67,13 +67,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def make_table() -> None:
         use_cpu()
         config = configs.read(given.config, texts, "run_finetune.py", example).record({})
+        if given.train:
+            _require_supported(config)
         opened = open_run(config)
         settings = this_machine("torch", PEER) | {"batches": given.batches}
         name, parts = "benchmarks.finetune", ("rows", "scores")
         table = Table(name, given.out, settings, markdown, parts=parts, arguments=arguments)
         cell = (opened.row["task"], opened.row["label"])
         if given.train:
-            _require_supported(config)
             axes, cells = ("task", "label", "seed"), [(*cell, config["train"]["seed"])]
             table.fill(axes, cells, lambda *_: train_peer(opened), part="scores")
         else:
@@ -172,12 +173,22 @@ def train_peer(opened: Opened) -> Row:
 
 
 def _require_supported(config: Mapping[str, Any]) -> None:
-    """Raises ValueError if the config has a value that is not used in the training of transformers' model."""
-    keys = ("optimizer.clip_norm", "train.class_weights", "eval.max_examples", "eval.patience")
-    for key in keys:
-        section, _, name = key.partition(".")
-        if config[section].get(name):
-            raise ValueError(f"--config.{key} is not supported with --train: leave it out.")
+    """Raises ValueError if the config has a value that the training of transformers' model does not use."""
+    unused = {
+        "attention": ("name", ("", "softmax")),
+        "init": ("from_scratch", (False,)),
+        "model": ("dtype", ("float32",)),
+        "optimizer": ("clip_norm", (0,)),
+        "train": ("class_weights", ("",)),
+        "eval": ("max_examples", (0,)),
+    }
+    for section, (key, values) in unused.items():
+        if config[section][key] not in values:
+            raise ValueError(
+                f"{section}.{key}={config[section][key]} is not supported with --train."
+            )
+    if config["eval"]["patience"]:
+        raise ValueError("eval.patience is not supported with --train.")
 
 
 def markdown(results: Mapping[str, Any]) -> str:

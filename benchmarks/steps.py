@@ -16,7 +16,6 @@ import contextlib
 import functools
 import importlib
 import itertools
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -135,13 +134,18 @@ def compiled_step(
     config = config_of(name, attention)
     config["train"] |= {
         "batch_size": batch_size,
-        "accumulation": parts and math.gcd(parts, batch_size),
+        "accumulation": parts and _divisor(batch_size, parts),
     }
     run, spec = spec_of(config)
     lowered = spec.make_train_step().lower(*spec.argument_shapes())
     program = compile_program(lowered, spec.mesh.devices.flat[0])
     batch = random_batch(run, spec)
     return lambda: step_call(spec, [batch], program.run), program.peak_bytes or 0
+
+
+def _divisor(number: int, limit: int) -> int:
+    """Returns the largest divisor of a number that is at most `limit`."""
+    return next(one for one in range(min(limit, number), 0, -1) if number % one == 0)
 
 
 def random_batch(run: Any, spec: Any) -> dict[str, Any]:

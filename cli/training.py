@@ -183,14 +183,19 @@ def run_jobs(
         )
         for run_folder, values in settings.items()
     ]
+    known = jobs.read_jobs(folder) if (folder / "jobs.txt").is_file() else []
+    if any(job.is_candidate for job in known):
+        raise ValueError(
+            f"{folder} has the jobs of a sweep that chooses values: pass another --workdir."
+        )
+    names = {job.name for job in own}
+    others = [job for job in known if job.name not in names]
     first = [sys.executable, *own[0].command[1:], "--mode=check"]
     quiet = None if flags.mode == "check" else subprocess.DEVNULL
     code = subprocess.run(first, stdout=quiet, check=False).returncode
     if code or flags.mode == "check":
         return code
-    known = jobs.read_jobs(folder) if (folder / "jobs.txt").is_file() else []
-    names = {job.name for job in own}
-    jobs.write_jobs(folder, [*(job for job in known if job.name not in names), *own])
+    jobs.write_jobs(folder, [*others, *own])
     return runner.run_all(folder, own, None, Path(sys.argv[0]).name, chooses=chooses)
 
 

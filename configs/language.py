@@ -21,6 +21,7 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
     "nystrom": {
         **defaults(NystromOptions),
         "conv_kernel_size": 33,
+        "implementation": "auto",
     },
     "softmax": {"conv_kernel_size": 0},
     "reformer": {},

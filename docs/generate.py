@@ -52,7 +52,8 @@ _FINETUNING = """
 
 `run_finetune.py` has the sections init, mesh, checkpoint and log from above, and these. Sizes are those of
 the checkpoint; the section model has only `dropout_rate`, `attention_dropout_rate` and `dtype`. The section
-attention has a `name`, empty for the checkpoint's attention, and options as above.
+attention has a `name`, empty for the checkpoint's attention, and the options that follow it after the colon
+of `--config`: those of nystrom above, without `conv_groups`.
 """
 
 

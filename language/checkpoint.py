@@ -206,8 +206,8 @@ def check_tokenizer(tokenizer: Tokenizer, config: NystromformerConfig, init: Ini
         theirs, ours = config.metadata.get(key), getattr(tokenizer, attribute)
         if not isinstance(theirs, int) or theirs == ours or ours is None:
             continue
-        default = 0 if (kind, key) == ("bert", "pad_token_id") else placeholder
-        if kind in ROBERTAS or theirs != default:
+        defaults = {placeholder, *([0] if (kind, key) == ("bert", "pad_token_id") else [])}
+        if kind in ROBERTAS or theirs not in defaults:
             raise _mismatch(
                 f"{init.checkpoint} has {key} = {theirs} in its config.json, and the tokenizer has"
                 f" {ours}"

@@ -175,7 +175,7 @@ class Tokenizer:
 
         The written tokenizer adds special tokens as in training, `[CLS] a [SEP] b [SEP]`, even if this
         tokenizer adds others or none. Texts are separated by `pair_separators` of `[SEP]`. `max_len` is the
-        maximum number of tokens that the model supports, and `num_types` its number of types.
+        number of tokens to which transformers truncates, and `num_types` the number of types of the model.
         """
         import tokenizers
 

@@ -25,7 +25,8 @@ from dataprep.archives import decode
 from nystromformer_jax.support.durable import read_json, write_bytes
 from reporting.runs import check_numbers, curve_of, read_metrics
 
-NO_TEST = "--notest"
+# Flags of runs that do not evaluate the test set: until their setting is chosen, and never.
+NO_TEST, NEVER_TEST = "--notest", "--test=false"
 HEADER = (
     "# One job per line, the command of a run. Lines may be edited, added and removed.\n"
     "# `python run_sweep.py --workdir=FOLDER` runs the unfinished ones.\n"
@@ -94,7 +95,11 @@ class Job:
     def is_finished(self) -> bool:
         """True if the command has nothing left to do."""
         result = self.result
-        return result is not None and (self.is_candidate or result.get("state") != "validated")
+        if result is None:
+            return False
+        return result.get("state") != "validated" or not {NO_TEST, NEVER_TEST}.isdisjoint(
+            self.command
+        )
 
     def with_test(self) -> "Job":
         """Returns the job that also evaluates the test set."""
@@ -196,7 +201,7 @@ class Job:
         return (said or f"exit code {code}") if code else "ended without a result"
 
     def _progress(self) -> tuple[str, float | None, float | None]:
-        """Returns "step N of M", the seconds left and those of the whole run, as far as they are known."""
+        """Returns "step N of M" or "step N", the seconds left and those of the whole run, if known."""
         file = self.folder / "config.json"
         if not file.is_file():
             return "", None, None
@@ -291,15 +296,14 @@ def chosen_setting(jobs: Sequence[Job]) -> tuple[str, ...] | None:
 def due_tests(jobs: Sequence[Job]) -> list[Job]:
     """Returns the jobs that evaluate the test set for the chosen settings, and have not done so yet.
 
-    A setting is chosen per config with several, once all its candidates are finished or diverged.
+    A setting is chosen per config, once all its candidates are finished or diverged.
     """
     due = []
     candidates = [job for job in jobs if job.is_candidate]
     for config in dict.fromkeys(job.config for job in candidates):
         own = [job for job in candidates if job.config == config]
-        if len({job.setting for job in own}) > 1:
-            best = chosen_setting(own)
-            due += [job.with_test() for job in own if job.setting == best]
+        best = chosen_setting(own)
+        due += [job.with_test() for job in own if job.setting == best]
     return [job for job in due if not job.is_finished]
 
 

@@ -97,9 +97,9 @@ class TrainedModel:
             raise ValueError(
                 f"Token ids of {name} are 0 to {task.vocab_size - 1}, got {ids.min()} to {ids.max()}."
             )
-        if task.images and ids.size != self.run.data.max_len:
+        if task.num_pixels and ids.size != task.num_pixels:
             raise ValueError(
-                f"An image of {name} has {self.run.data.max_len:,} gray pixels, got shape {np.shape(x)}."
+                f"An image of {name} has {task.num_pixels:,} gray pixels, got shape {np.shape(x)}."
             )
         return ids
 
@@ -160,9 +160,7 @@ def read_run(folder: Path) -> train.Run:
         )
     config = read_config(folder)
     if "init" in config or not {"data", "train"} <= config.keys():
-        raise ValueError(
-            f"{folder} is another model or run: pass the folder of a run of run_lra.py."
-        )
+        raise ValueError(f"{folder} is not a run of run_lra.py: pass the folder of such a run.")
     return train.prepare(_portable_config(config))
 
 

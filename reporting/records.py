@@ -27,6 +27,7 @@ SIZES: Mapping[str, str] = {
 # Sections that do not change results, and such keys of other sections. The seed is not part of a setting.
 NEUTRAL_SECTIONS = ("mesh", "checkpoint", "log")
 NEUTRAL_KEYS = {
+    "attention.implementation",
     "data.dir",
     "data.source",
     "data.tokenizer",

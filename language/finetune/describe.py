@@ -28,11 +28,14 @@ def describe_data(data: TaskData, max_len: int) -> str:
         is_cut = truncated_lengths(split.lengths, max_len, split.num_special) < split.lengths
         row = {task.title: name, "examples": f"{len(np.unique(split.owners)):,}"}
         if "different" in notes:
-            row["distinct"] = f"{notes['different'][name]:,}"
+            row["distinct"] = f"{notes['different'][name]:,} of {data.counts[name]:,}"
         if isinstance(task, SequenceTask):
             row[", ".join(task.labels[:MAX_LABELS]) or "scores"] = _shares(task, split)
-        row |= lengths_cell(lengths, "tokens")
-        rows.append({**row, f"truncated at {max_len}": f"{100 * is_cut.any(axis=1).mean():.2f} %"})
+            row |= lengths_cell(lengths, "tokens")
+            row[f"truncated at {max_len}"] = f"{100 * is_cut.any(axis=1).mean():.2f} %"
+        else:  # long examples have several rows
+            row |= {"rows": f"{len(split):,}", **lengths_cell(lengths, "tokens of a row")}
+        rows.append(row)
     lines = [
         f"{num_bytes / 2**20:,.1f} MiB in {data.folder}, all hashes match.",
         f"SHA-256 {data.sha256}\n",
@@ -41,6 +44,8 @@ def describe_data(data: TaskData, max_len: int) -> str:
     if shared := notes.get("shared"):
         counts = ", ".join(f"{name} {count:,}" for name, count in shared.items())
         lines.append(f"Distinct examples that two splits share, ignoring labels: {counts}.\n")
+    for name, skipped in notes.get("left_out", {}).items():
+        lines.append(f"Rows of {name} skipped as empty or split over lines: {len(skipped):,}.\n")
     train = data.splits["train"]
     batch = train.batch(np.arange(min(SHOWN, len(train))), max_len)
     for i, (ids, mask) in enumerate(zip(batch["inputs"], batch["mask"], strict=True)):
@@ -55,10 +60,10 @@ def _shares(task: SequenceTask, split: Split) -> str:
         return "none"
     if task.is_regression:
         return f"{split.labels.mean(dtype=float):.2f} ± {split.labels.std(dtype=float):.2f}"
-    labels = split.labels  # several labels: ones and zeros
+    counts = split.labels.sum(axis=0)  # several labels: ones and zeros
     if task.kind == "classification":
-        labels = np.eye(len(task.labels), dtype=np.int32)[labels]
-    shares = 100 * labels.mean(axis=0)
+        counts = np.bincount(split.labels, minlength=len(task.labels))
+    shares = 100 * counts / len(split)
     if len(shares) > MAX_LABELS:
         return f"{shares.min():.1f} to {shares.max():.1f} %"
     return ", ".join(f"{share:.1f} %" for share in shares)
@@ -69,4 +74,6 @@ def _label(task: Task, split: Split, row: int) -> str:
     if isinstance(task, SequenceTask):
         return task.names_of(split.labels[row : row + 1])[0]
     label = split.examples[split.owners[row]].label
-    return " ".join(getattr(label, "texts", label)) or "none"
+    return (
+        " ".join(getattr(label, "texts", label)[:1] if hasattr(label, "texts") else label) or "none"
+    )

@@ -88,6 +88,8 @@ class FineTuning:
         groups = self.data.group_by_length and is_whole and not depends_on_length(config)
 
         def batch(indices: npt.NDArray[np.integer], longest: int = max_len) -> Any:
+            # Also if all texts are empty, there is room for one token of each.
+            longest = max(longest, split.num_special + split.lengths.shape[1])
             rows = split.batch(indices, padded_len(longest, max_len, base_len))
             if config.num_types == 1:  # as in RoBERTa, both texts have type 0
                 rows = {**rows, "types": np.zeros_like(rows["types"])}

@@ -198,8 +198,8 @@ class DataConfig(abc.ABC):
             raise ValueError(
                 f"data.examples: needs 0 for all, or a positive number, got {self.examples}."
             )
-        if self.base_len and self.base_len < least:
-            raise ValueError(f"data.base_len: needs 0, or {least} or more, got {self.base_len}.")
+        if self.base_len < 0:
+            raise ValueError(f"data.base_len: needs 0 or more, got {self.base_len}.")
 
     @abc.abstractmethod
     def source(self) -> Source:

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _report(given: argparse.Namespace) -> None:
     info = data.describe(given.task)
     sheet = cache.user_path(given.contact_sheet) if given.contact_sheet else None
-    if sheet and not info.images:
+    if sheet and not info.num_pixels:
         raise ValueError(f"{given.task} has no images: leave out --contact_sheet.")
     if sheet and sheet.suffix != ".png":
         raise ValueError(f"--contact_sheet must end in .png, got {given.contact_sheet!r}.")

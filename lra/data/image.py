@@ -147,6 +147,6 @@ INFO = TaskInfo(
     load=load,
     sizes={"train": 45_000, "valid": 5_000, "test": 10_000},
     total_steps=35_000,
-    images=True,
+    num_pixels=1024,
     official_sha256="293cd03ac66c89517f3c95924115556c5c08858ace45828803ee1ea7b4cab9f6",
 )

@@ -397,7 +397,7 @@ INFOS: Mapping[str, TaskInfo] = {
         load=functools.partial(load, resolution=resolution, difficulty=difficulty),
         sizes=SIZES,
         total_steps=total_steps,
-        images=True,
+        num_pixels=resolution**2,
         has_curriculum=True,
     )
     for resolution, total_steps in TOTAL_STEPS.items()

@@ -376,7 +376,7 @@ class TaskInfo:
     # Budget if the config has no train.budget_steps; the paper's budget for the paper's tasks.
     total_steps: int = 0
     pairs: bool = False  # True if an example is a pair of sequences
-    images: bool = False  # True if a sequence is an image
+    num_pixels: int = 0  # of an image; 0: sequences are not images
     has_curriculum: bool = False  # True if `DataConfig.curriculum` may be positive
     targets: int = 0  # K, number of labeled tokens per sequence; 0: one label per sequence
     min_len: int = 0  # smallest `DataConfig.max_len` that truncates no labeled token, if known

@@ -36,7 +36,9 @@ def make(
     `columns`, `sources` and `without_n` concern the table in LaTeX; see `tables.select`.
     """
     groups = group(runs)
-    rows = {**TABLE, **(read_published(published) if published else {})}
+    rows = dict(TABLE)
+    for source, models in (read_published(published) if published else {}).items():
+        rows[source] = (*rows.get(source, ()), *models)
     main = groups[~groups["task"].map(lambda task: bool(mqar.size_of(task)))]
     tasks = list(dict.fromkeys(main["task"]))
     trivial = {task: trivial_of(runs, task) for task in tasks}

@@ -38,11 +38,8 @@ class OptionArguments(TypedDict, total=False):
 
 
 DEFAULTS: dict[str, Any] = dataclasses.asdict(NystromOptions())
-# Options that configs of version 0.2.0 lack.
-NEWER = {
-    **{x: DEFAULTS[x] for x in ("pinv", "num_own_landmarks", "mask_conv", "normalize_rows")},
-    "implementation": "auto",
-}
+# Not in the config of a run of version 0.2.0.
+NEWER = ("pinv", "num_own_landmarks", "mask_conv", "normalize_rows")
 
 
 def options_of(carrier: Any) -> NystromOptions:
@@ -60,9 +57,9 @@ def read_options(function: str, options: OptionArguments) -> NystromOptions:
 
 
 def is_default(key: str, value: Any) -> bool:
-    """Returns True for a value of a config's dotted key that a run without the key was trained with.
+    """Returns True for the value of a config's dotted key with which a run of 0.2.0, which lacks it, began.
 
     That is the default of an option in `NEWER`, and 0, False, None or an empty value of any other key.
     """
     section, _, name = key.partition(".")
-    return value == NEWER[name] if section == "attention" and name in NEWER else not value
+    return value == DEFAULTS[name] if section == "attention" and name in NEWER else not value

@@ -11,9 +11,10 @@ from typing import Any, Literal
 import flax.linen as nn
 from jax.typing import DTypeLike
 
-from nystromformer_jax.backbone import NystromformerConfig
+from nystromformer_jax.backbone import Nystromformer, NystromformerConfig
 from nystromformer_jax.pretrained import files
 from nystromformer_jax.pretrained.config_json import (
+    MAX_TEXT_LEN,
     SECTION,
     WEIGHTS_HASH,
     Source,
@@ -25,7 +26,7 @@ from nystromformer_jax.pretrained.config_json import (
     write_config,
 )
 from nystromformer_jax.pretrained.names import FAMILIES, MODELS, ROBERTAS, TOKEN_HEADS, ModelClass
-from nystromformer_jax.pretrained.tensors import read_params, write_tensors
+from nystromformer_jax.pretrained.tensors import lacks_head, read_params, write_tensors
 from nystromformer_jax.support.spelling import nearest
 
 Quirks = Literal["none", "hf"]
@@ -79,7 +80,7 @@ def from_pretrained(
     Args:
       folder: Folder with config.json and model.safetensors or pytorch_model.bin.
       model_class: `Nystromformer`, or a class of `nystromformer_jax.models`; None: the class named in
-        config.json.
+        config.json, or `Nystromformer` if the weights have no tensor of its head.
       quirks: "hf" reproduces how Hugging Face's code handles padding at the end, and batches. Positions
         still count real tokens only.
       dtype: Dtype of activations, float32 or bfloat16, which is not saved with a model.
@@ -94,6 +95,8 @@ def from_pretrained(
     folder = Path(folder)
     weights = functools.cache(lambda: files.read_weights(folder))
     source = read_source(files.read_config_file(folder), folder, weights)
+    if model_class is None and lacks_head(source, weights()):
+        model_class = Nystromformer
     model = make_model(source, model_class, quirks, {**changes, "dtype": dtype})
     params = read_params(model, source, weights(), seed=seed)
     _warn_of_exact_attention(source, changes)
@@ -201,6 +204,8 @@ def make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> Nyst
             f"conv_kernel_size={width} would cut the kernels of {source.where}, which are"
             f" {source.conv_width} wide: pass {source.conv_width} or more, or 0 for none."
         )
+    if "max_len" in changes:  # not that of the run any more
+        fields["metadata"] = {k: v for k, v in fields["metadata"].items() if k != MAX_TEXT_LEN}
     config = NystromformerConfig(**fields)
     if config.num_heads != source.fields["num_heads"]:  # no tensor shows it
         raise ValueError(

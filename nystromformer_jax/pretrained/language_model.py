@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from nystromformer_jax.backbone import Nystromformer
 from nystromformer_jax.models import (
     NystromformerForMaskedLM,
     NystromformerForPreTraining,
@@ -32,7 +31,7 @@ from nystromformer_jax.models import (
 from nystromformer_jax.pretrained.config_json import MAX_TEXT_LEN
 from nystromformer_jax.pretrained.folder import from_pretrained
 from nystromformer_jax.pretrained.hub import HUB_NAME, download
-from nystromformer_jax.pretrained.sentence import MODULES, Pooling, SentenceSettings, read_settings
+from nystromformer_jax.pretrained.sentence import Pooling, SentenceSettings, read_settings
 from nystromformer_jax.support.predictions import (
     BASE_LEN,
     Window,
@@ -90,7 +89,7 @@ class LanguageModel:
     def __post_init__(self) -> None:
         check_size("batch_size", self.batch_size)
         check_size("base_len", self.base_len)
-        if not self._max_len:
+        if not self._model_len:
             config = self.model.config
             raise ValueError(
                 f"landmark_layout={config.landmark_layout!r} needs lengths that are multiples of"
@@ -187,7 +186,7 @@ class LanguageModel:
         found = [
             backend.encode([f" {word}" for word in words], is_pretokenized=True) for words in texts
         ]
-        longest, max_len = max((len(own.ids) for own in found), default=0), self._max_len
+        longest, max_len = max((len(own.ids) for own in found), default=0), self._model_len
         if longest > max_len:
             raise ValueError(
                 f"A text has {longest} tokens, but this model reads at most {max_len}: split it between"
@@ -276,11 +275,11 @@ class LanguageModel:
         if config.num_types == 1:  # as in RoBERTa, both texts of a pair have type 0
             rows = [(ids, np.zeros_like(ids)) for ids, _ in rows]
         for ids, types in rows:
-            if len(ids) > self._max_len:
+            if len(ids) > self._model_len:
                 raise ValueError(
-                    f"{len(ids)} tokens are more than the {self._max_len} that this model reads:"
+                    f"{len(ids)} tokens are more than the {self._model_len} that this model reads:"
                     " shorten the text, or pass truncation=True,"
-                    f" max_length={self._max_len} to the tokenizer."
+                    f" max_length={self._model_len} to the tokenizer."
                 )
             for values, size in ((ids, config.vocab_size), (types, config.num_types)):
                 if values.size and not 0 <= values.min() <= values.max() < size:
@@ -324,15 +323,19 @@ class LanguageModel:
 
     def _padded_len(self, row: Row) -> int:
         """Returns the length to which a row is padded."""
-        length = padded_len(len(row[0]), self._max_len, self.base_len)
+        length = padded_len(len(row[0]), self._model_len, self.base_len)
         return length + -length % self._multiple
 
     @property
     def _max_len(self) -> int:
-        """Largest number of tokens of a text, which may be less than the largest padded length."""
+        """Largest number of tokens of a text, to which it is truncated."""
+        return min(self._model_len, self.sentence.max_len or self._model_len)
+
+    @property
+    def _model_len(self) -> int:
+        """Largest padded length."""
         max_len: int = self.model.config.max_len
-        max_len -= max_len % self._multiple
-        return min(max_len, self.sentence.max_len or max_len)
+        return max_len - max_len % self._multiple
 
     @property
     def _pad_id(self) -> int:
@@ -407,8 +410,8 @@ def load(
 
     The tokenizer is read by the package transformers. If no folder has the name OWNER/MODEL, the model is
     downloaded from the Hugging Face Hub by the package huggingface_hub. `embed` follows the modules.json of a
-    folder of sentence-transformers. Its max_seq_length, or data.max_len of the run that trained the model,
-    limits all methods unless `options` has a `max_len`.
+    folder of sentence-transformers. Texts are truncated to its max_seq_length, or to data.max_len of the run
+    that trained the model (max_text_len in config.json), unless `options` has a `max_len`.
 
     Args:
       folder: A folder, or the name of a model on the Hub.
@@ -424,12 +427,7 @@ def load(
     path = Path(folder)
     if not path.is_dir() and HUB_NAME.fullmatch(os.fspath(folder)):
         path = download(os.fspath(folder))
-    is_of_sentences = (path / MODULES).is_file()
     path, sentence = read_settings(path)
-    if (
-        is_of_sentences and sentence.pooling
-    ):  # its config.json may name a head that it does not have
-        options.setdefault("model_class", Nystromformer)
     model, variables = from_pretrained(path, **options)
     max_len = sentence.max_len or model.config.metadata.get(MAX_TEXT_LEN)
     sentence = dataclasses.replace(sentence, max_len=None if "max_len" in options else max_len)

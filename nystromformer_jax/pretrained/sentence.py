@@ -31,7 +31,8 @@ class SentenceSettings:
       pooling: How hidden states become one embedding; None: `embed` does not support it.
       unsupported: Reason if `pooling` is None.
       normalize: Scale embeddings to length 1.
-      max_len: Largest number of tokens of a text, for all methods; None: that of the model.
+      max_len: Number of tokens to which texts are truncated; None: that of the model. `load` sets it to that
+        of the folder, or of the run that trained the model.
       strip: Remove white space around texts.
       lower: Convert texts to lower case before the tokenizer.
       prompts: Texts in front of every text, by name, such as those of queries and documents.

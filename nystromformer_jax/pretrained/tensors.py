@@ -33,6 +33,19 @@ MAX_NAMES = 8  # listed in a message before "and k more"
 _logger = logging.getLogger(__name__)
 
 
+def lacks_head(source: Source, tensors: Tensors) -> bool:
+    """Returns True if config.json names a model with a head, and the weights have no tensor of the head.
+
+    Such are folders of sentence-transformers with the config.json of the model that they were trained from.
+    """
+    heads = source.family.heads.get(source.model, {}) if source.model else {}
+    own = tuple(f"{name}." for name in heads.values() if not name.startswith("{prefix}"))
+    if not own or any(name.startswith(own) for name in source.family.canonical(tensors)):
+        return False
+    _logger.info("%s: no tensor of the head in config.json; reading the model alone.", source.where)
+    return True
+
+
 def read_params(
     model: nn.Module, source: Source, tensors: Tensors, *, seed: int = 0
 ) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def read_options(folder: Path) -> dict[str, Any]:
 
 def _is_bert_without_types(folder: Path, options: Mapping[str, Any]) -> bool:
     kind = str(options.get("tokenizer_class"))
-    return _model_type(folder) == "bert" and kind.startswith(("XLMRoberta", "Roberta"))
+    return _model_type(folder) == "bert" and kind.startswith("XLMRoberta")
 
 
 def _model_type(folder: Path) -> str | None:

@@ -35,8 +35,8 @@ IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "tra
 PATHS = ("data.dir",)
 CHANGED = "changed_under_the_run"  # among the hashes
 DIVERGED = "diverged"  # value of "state" in `result.json` if the loss was not finite
-# The first changes results only by rounding. Runs of version 0.2.0 have the second.
-NOT_COMPARED = ("train.remat", "train.cpu_accumulation")
+# The first two change results only by rounding. Runs of version 0.2.0 have the third.
+NOT_COMPARED = ("train.remat", "attention.implementation", "train.cpu_accumulation")
 MAX_DIFFERENCES = 5  # number of differing keys that an error shows
 
 

@@ -55,9 +55,8 @@ def test_an_unknown_option_names_the_function(function, no_annotations):
         function(*tokens, **arguments, num_landmark=3)
 
 
-def test_only_options_that_older_runs_lack_are_defaults():
+def test_a_value_with_which_older_runs_began_is_the_default():
     assert is_default("attention.pinv", "iterative")
-    assert is_default("attention.implementation", "auto")
     assert is_default("attention.mask_conv", True)
     assert not is_default("attention.mask_conv", False)
     assert not is_default("attention.pinv", "ridge")

@@ -46,6 +46,16 @@ def opened(bert, task="mrpc", dropout_rate=0.0, **optimizer):
     return finetune.open_run(config)
 
 
+@pytest.mark.parametrize(
+    "flag", ["attention.name=nystrom", "optimizer.clip_norm=1", "eval.patience=2"]
+)
+def test_training_of_the_peer_refuses_what_it_does_not_use(bert, tmp_path, capsys, flag):
+    arguments = ["--train", "--config=configs/glue.py:mrpc", f"--config.{flag}"]
+    arguments += [f"--config.init.checkpoint={bert}", f"--config.data.dir={bert.parent}"]
+    assert finetune.main([*arguments, f"--out={tmp_path / 'x'}"]) == 2
+    assert flag.partition("=")[0] in capsys.readouterr().err
+
+
 def test_losses_after_updates_are_equal(bert):
     # The folder has the parameters that the run initializes from seed 0. The decay is large enough to matter.
     run = opened(bert, weight_decay=10.0)

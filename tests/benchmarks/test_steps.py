@@ -59,6 +59,10 @@ def test_a_compiled_step_runs_in_its_own_process():
     assert found["peak_bytes"] > found["compiled_bytes"] > 0
 
 
+def test_parts_divide_the_batch():
+    assert [steps._divisor(12, limit) for limit in (1, 5, 8, 99)] == [1, 4, 6, 12]
+
+
 @pytest.mark.parametrize("config", ["retrieval", "mqar", "pretrain:demo"])
 def test_batches_have_the_shapes_of_the_step(config):
     values = steps.config_of(config, "nystrom")

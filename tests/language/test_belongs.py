@@ -33,7 +33,7 @@ def prepared(folder, task="rte", **changes):
     ("tokens", "changes", "sentence"),
     [
         ([*SPECIAL, *WORDS, "more"], {}, "has 12 tokens and the model 11"),
-        ([*SPECIAL, *WORDS], {"pad_token_id": 1}, r"pad_token_id = 1 .* tokenizer has 0"),
+        ([*SPECIAL, *WORDS], {"pad_token_id": 5}, r"pad_token_id = 5 .* tokenizer has 0"),
         ([*SPECIAL, *WORDS], {"mask_token_id": 9}, r"mask_token_id = 9 .* tokenizer has 4"),
     ],
 )

@@ -111,7 +111,9 @@ def test_only_the_chosen_setting_is_tested_and_only_after_all_have_ended(tmp_pat
     low, high = jobs[:2], jobs[2:4]  # of ListOps
     for job, accuracy in zip([*low, high[0]], (0.3, 0.4, 0.9), strict=True):
         finish(job, accuracy)
-    assert due_tests(jobs) == due_tests(low) == []  # also without anything to choose from
+    never = [Job(job.sweep, (*job.with_test().command, "--test=false")) for job in low]
+    assert due_tests(jobs) == due_tests(never) == []
+    assert all(job.is_finished for job in never)
     finish(high[1], None)  # diverged
     assert due_tests(jobs) == [job.with_test() for job in low]
     assert [job.command for job in due_tests(jobs)] == [

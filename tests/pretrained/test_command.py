@@ -83,7 +83,7 @@ def test_errors_print_one_line_and_write_nothing(
 
 def test_tokenizer_of_a_longer_model_truncates_later(tmp_path):
     """A tokenizer without a length is copied unchanged."""
-    tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
+    tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM", max_text_len=5)
     tokenizer = {"version": "1.0", "truncation": {"max_length": 13, "stride": 0}, "model": {}}
     (tmp_path / "bert" / "tokenizer.json").write_text(json.dumps(tokenizer))
     file = tmp_path / "bert" / "tokenizer_config.json"
@@ -94,6 +94,7 @@ def test_tokenizer_of_a_longer_model_truncates_later(tmp_path):
         assert main(["convert", str(tmp_path / "bert"), str(dest), f"--max_len={max_len}"]) == 0
         written = json.loads((dest / "tokenizer.json").read_text())
         assert written["truncation"] == {"max_length": max_len, "stride": 0}
+        assert "max_text_len" not in json.loads((dest / "config.json").read_text())
         return (dest / "tokenizer_config.json").read_text()
 
     config = {"do_lower_case": False, "model_max_length": 13, "max_len": 13}

@@ -119,6 +119,11 @@ def test_the_weights_may_lack_the_head_of_config_json(tmp_path):
         load(tmp_path, model_class=NystromformerForMaskedLM)
 
 
+def test_a_head_in_the_weights_is_kept(folder):
+    write_settings(folder)
+    assert load(folder).fill_mask("a [MASK] cat")
+
+
 @pytest.mark.parametrize(
     ("settings", "word"),
     [

@@ -46,6 +46,7 @@ def test_setting_ignores_seeds_paths_and_machines():
     here = setting_of(config("nystrom"))
     neutral = {
         "data": {"dir": "/elsewhere", "workers": 5, "source": "tfds"},
+        "attention": {"implementation": "xla"},
         "train": {"seed": 7, "remat": True, "accumulation": 3},
         "mesh": {"data": 8},
         "checkpoint": {"every_steps": 11},

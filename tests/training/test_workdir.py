@@ -69,6 +69,7 @@ def test_config_json_has_the_values_of_the_latest_start(tmp_path):
         changed("mesh", data=4),
         changed("eval", every_steps=7),
         changed("train", remat=True),
+        changed("attention", implementation="xla"),
         {**CONFIG, "label": "softmax", "command": "python run_lra.py --config=x.py"},
         # Newer options with their defaults, which the run does not have.
         changed("attention", pinv="iterative"),

@@ -276,7 +276,7 @@ def test_remat_recomputes_layers(tmp_path, checkpoint, remat):
         ({"data": {"max_len": 4}}, "data.max_len=4.*at least 5"),
         ({"data": {"task": "mrcp"}}, "did you mean mrpc"),
         ({"data": {"examples": -1}}, "data.examples"),
-        ({"data": {"base_len": 2}}, "data.base_len"),
+        ({"data": {"base_len": -1}}, "data.base_len"),
         ({"data": {"truncation": "tail"}}, "data.truncation"),
     ],
 )

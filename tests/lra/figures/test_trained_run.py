@@ -116,8 +116,8 @@ SHA256 = "0" * 64
     ("files", "word"),  # each file's new content, or a function of the old one; None: removed
     [
         ({"config.json": None}, "not a run"),
-        ({"config.json": {"data": {}, "init": {}}}, "another model"),
-        ({"config.json": {"model_type": "bert"}}, "another model"),
+        ({"config.json": {"data": {}, "init": {}}}, "not a run of run_lra"),
+        ({"config.json": {"model_type": "bert"}}, "not a run of run_lra"),
         ({"config.json": small_config("reformer")}, "reformer"),
         ({"config.json": lambda old: old | {"data": old["data"] | {"padded_len": 101}}}, "101"),
         ({"result.json": {}}, r"result\.json.*best_step"),

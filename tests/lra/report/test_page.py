@@ -5,6 +5,7 @@ import pytest
 
 from lra.report.__main__ import main
 from lra.report.page import best_recipe, verdict
+from lra.report.published import PAPER
 from tests.lra.report.runs import groups_in, write_run, write_seeds
 
 NONE = {"name": "none"}
@@ -52,7 +53,10 @@ def test_the_best_recipe_has_the_most_complete_tasks(tmp_path):
 
 
 def test_command_writes_the_page_and_its_files(runs, tmp_path, capsys):
-    (tmp_path / "rows.csv").write_text("model,source,listops\nMine,Ours 2026,41\n")
+    title, url, remark = PAPER
+    of_paper = f'Rerun,"{title}",{url},"{remark}",42\nAgain,"{title}",,,43\n'
+    text = f"model,source,url,remark,listops\nMine,Ours 2026,,,41\n{of_paper}"
+    (tmp_path / "rows.csv").write_text(text)
     published = f"--published={tmp_path}/rows.csv"
     assert main([str(runs), f"--out={tmp_path}/out/x", "--include_partial", published]) == 0
     names = {file.name.removeprefix("x") for file in (tmp_path / "out").iterdir()}
@@ -68,7 +72,8 @@ def test_command_writes_the_page_and_its_files(runs, tmp_path, capsys):
         "## Every run",
         "## Sources",
     ]
-    assert "| Mine | 41.00 | – |" in page
+    for row in ("Mine | 41.00", "Rerun | 42.00", "Again | 43.00", "Nyströmformer | 37.15"):
+        assert f"| {row} | " in page
     table = pd.read_csv(tmp_path / "out" / "x.runs.csv")
     assert len(table) == 14
     assert set(table["config.train.batch_size"]) == {32}
