@@ -97,11 +97,15 @@ def table_2(groups: pd.DataFrame) -> pd.DataFrame:
     """Returns Table 2 of the paper: one row per model of these runs, and the published rows.
 
     It has the columns that these runs have. Of several settings, the best on validation is shown. A cell
-    has partial runs only if none is complete.
+    has partial runs only if none is complete, and none that were validated on training examples.
     """
+    is_shown = [
+        bool(task) and not dict(setting).get("data.valid_share")
+        for task, setting in zip(groups["task"], groups["setting"], strict=True)
+    ]
     rows = [
         {"model": model, **{title: _best_cell(own, *column) for title, column in COLUMNS.items()}}
-        for model, own in groups[groups["task"] != ""].groupby("model", sort=False)
+        for model, own in groups[is_shown].groupby("model", sort=False)
     ]
     rows.sort(key=lambda row: list(row.values()).count(NOT_RUN))
     rows = [row for row in rows if set(row.values()) - {row["model"], NOT_RUN}]

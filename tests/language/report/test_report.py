@@ -62,6 +62,9 @@ def test_table_2_shows_the_best_of_several_settings_and_prefers_complete_ones(tm
     write_glue(tmp_path / "partial", value=0.99, partial=True, config={"train": {"epochs": 9.0}})
     (cell,) = rows(table_2(groups_in(tmp_path)))["nystrom"]
     assert cell == "85.00 (s.e. 1.50), best of 2"
+    # Validated on training examples, to choose settings.
+    write_glue(tmp_path / "choice", "rte", value=0.9, config={"data": {"valid_share": 0.1}})
+    assert list(table_2(groups_in(tmp_path)).columns) == ["model", "SST-2"]
 
 
 def test_settings_and_runs_have_all_metrics(tmp_path):
