@@ -44,6 +44,7 @@ def test_numbers_equal_the_stored_results(file):
         ("benchmarks/cpu-xeon", comparison),
         ("benchmarks/finetune", finetune),
         ("benchmarks/finetune-mrpc", finetune),
+        ("benchmarks/finetune-sst2", finetune),
         ("benchmarks/swap", swap),
         ("budgets/attention", budgets),
         ("efficiency/cpu", efficiency),
