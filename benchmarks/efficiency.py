@@ -35,7 +35,7 @@ from jax.errors import JaxRuntimeError
 from benchmarks import averages
 from benchmarks.compiled import compile_ahead
 from benchmarks.table import COMPILERS, Row, Table, parser_for, this_machine, versions
-from benchmarks.timing import added_bytes, in_blocks
+from benchmarks.timing import added_bytes, available_bytes, in_blocks
 from cli.commands import number, run_to_end
 from configs.common import core_arguments
 from launch import huge_pages
@@ -178,7 +178,7 @@ def measure(
 ) -> list[Row]:
     """Compiles one pass of each attention, times those that fit, and returns a row for each."""
     statistics = device.memory_stats() if given.topology is None else None
-    limit = (statistics or {}).get("bytes_limit") or machine_bytes() * 0.75
+    limit = (statistics or {}).get("bytes_limit") or min(machine_bytes(), available_bytes()) * 0.75
     if given.memory_limit is not None:
         limit = int(given.memory_limit * GIB)
     rows: dict[str, Row] = {}

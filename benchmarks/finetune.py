@@ -174,21 +174,19 @@ def train_peer(opened: Opened) -> Row:
 
 def _require_supported(config: Mapping[str, Any]) -> None:
     """Raises ValueError if the config has a value that the training of transformers' model does not use."""
-    unused = {
-        "attention": ("name", ("", "softmax")),
-        "init": ("from_scratch", (False,)),
-        "model": ("dtype", ("float32",)),
-        "optimizer": ("clip_norm", (0,)),
-        "train": ("class_weights", ("",)),
-        "eval": ("max_examples", (0,)),
+    supported = {
+        "attention.name": ("", "softmax"),
+        "init.from_scratch": (False,),
+        "model.dtype": ("float32",),
+        "optimizer.clip_norm": (0,),
+        "train.class_weights": ("",),
+        "eval.max_examples": (0,),
+        "eval.patience": (0,),
     }
-    for section, (key, values) in unused.items():
-        if config[section][key] not in values:
-            raise ValueError(
-                f"{section}.{key}={config[section][key]} is not supported with --train."
-            )
-    if config["eval"]["patience"]:
-        raise ValueError("eval.patience is not supported with --train.")
+    for key, values in supported.items():
+        section, _, name = key.partition(".")
+        if config[section][name] not in values:
+            raise ValueError(f"{key}={config[section][name]} is not supported with --train.")
 
 
 def markdown(results: Mapping[str, Any]) -> str:

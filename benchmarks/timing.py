@@ -1,6 +1,7 @@
 """Timing of several functions in blocks of calls, in turn, so that other load affects all of them."""
 
 import ctypes
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -64,6 +65,14 @@ def in_blocks(
         }
         for name, timed in seconds.items()
     }
+
+
+def available_bytes() -> int:
+    """Returns the memory available without swapping on Linux, and this machine's total memory elsewhere."""
+    try:
+        return 1024 * _kibibytes("/proc/meminfo", "MemAvailable")
+    except OSError:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def added_bytes(run: Callable[[], Any]) -> int | None:
