@@ -3,6 +3,7 @@
 import numpy as np
 
 from dataprep import cache
+from language.finetune.answering import Answers
 from language.finetune.data import NOTES, TaskData
 from language.finetune.examples import Split, truncated_lengths
 from language.finetune.sequences import SequenceTask
@@ -25,13 +26,13 @@ def describe_data(data: TaskData, max_len: int) -> str:
     rows = []
     for name, split in data.splits.items():
         lengths = split.lengths.sum(axis=1) + split.num_special
-        is_cut = truncated_lengths(split.lengths, max_len, split.num_special) < split.lengths
         row = {task.title: name, "examples": f"{len(np.unique(split.owners)):,}"}
         if "different" in notes:
             row["distinct"] = f"{notes['different'][name]:,} of {data.counts[name]:,}"
         if isinstance(task, SequenceTask):
             row[", ".join(task.labels[:MAX_LABELS]) or "scores"] = _shares(task, split)
             row |= lengths_cell(lengths, "tokens")
+            is_cut = truncated_lengths(split.lengths, max_len, split.num_special) < split.lengths
             row[f"truncated at {max_len}"] = f"{100 * is_cut.any(axis=1).mean():.2f} %"
         else:  # long examples have several rows
             row |= {"rows": f"{len(split):,}", **lengths_cell(lengths, "tokens of a row")}
@@ -70,10 +71,10 @@ def _shares(task: SequenceTask, split: Split) -> str:
 
 
 def _label(task: Task, split: Split, row: int) -> str:
-    """Returns the label of a row: a name or a score, or the tags or the answers of its example."""
+    """Returns the label of a row: a name or a score, or the tags or the first answer of its example."""
     if isinstance(task, SequenceTask):
         return task.names_of(split.labels[row : row + 1])[0]
     label = split.examples[split.owners[row]].label
-    return (
-        " ".join(getattr(label, "texts", label)[:1] if hasattr(label, "texts") else label) or "none"
-    )
+    if isinstance(label, Answers):
+        return label.texts[0] if label.texts else "none"
+    return " ".join(label)

@@ -35,9 +35,8 @@ from nystromformer_jax.pretrained.names import (
 from nystromformer_jax.support.spelling import nearest
 
 SECTION = "nystromformer_jax"  # section of config.json written by this package
-MAX_TEXT_LEN = (
-    "max_text_len"  # key of config.json: tokens of a text in the run that trained the model
-)
+# Key of config.json: largest number of tokens of a text in the run that trained the model.
+MAX_TEXT_LEN = "max_text_len"
 WEIGHTS_HASH = "weights_sha256"  # key in the section: hash of the weights
 # Fields of `NystromformerConfig` without a key in Hugging Face, by layout; stored in the section.
 _OPTIONS = (

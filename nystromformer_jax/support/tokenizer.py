@@ -49,8 +49,8 @@ def load_tokenizer(folder: Path, **options: Any) -> Any:
     options = {**options, "local_files_only": True, "trust_remote_code": False}
     # Some classes return no types by default, although their models have been trained with types. A BERT with
     # the tokenizer of XLM-RoBERTa has not.
-    names = read_options(folder)
-    if "model_input_names" not in names and not _is_bert_without_types(folder, names):
+    given = read_options(folder)
+    if "model_input_names" not in given and not _is_bert_without_types(folder, given):
         options.setdefault("model_input_names", INPUT_NAMES)
     try:
         tokenizer = kind.from_pretrained(folder, **options)
