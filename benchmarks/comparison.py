@@ -23,8 +23,7 @@ def markdown(results: Mapping[str, Any]) -> str:
         {
             "training step": f"{row['task']}, batch {row['batch_size']}, length {row['length']:,}",
             "ours": f"{row['step']['ours']['median']:.3f} s",
-            "Hugging Face's modules (PyTorch)": f"{row['step']['Hugging Face']['median']:.3f} s,"
-            f" {_ratios(row['step'], 2)[0]}",
+            "Hugging Face's modules (PyTorch)": _step_of_peer(row["step"]),
         }
         for row in results.get("training_step", [])
     ]
@@ -46,6 +45,12 @@ def markdown(results: Mapping[str, Any]) -> str:
         ]
         parts += [markdown_table(table)] if table else []
     return "\n".join(parts)
+
+
+def _step_of_peer(times: Mapping[str, Any]) -> str:
+    if error := times.get("Hugging Face, error"):
+        return str(error)
+    return f"{times['Hugging Face']['median']:.3f} s, {_ratios(times, 2)[0]}"
 
 
 def short(results: Mapping[str, Any], comparison: str, *, conv: bool = True) -> str:

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.train:
             _require_supported(config)
         opened = open_run(config)
-        settings = this_machine("torch", PEER) | {"batches": given.batches}
+        settings = this_machine("torch", PEER)
         name, parts = "benchmarks.finetune", ("rows", "scores")
         table = Table(name, given.out, settings, markdown, parts=parts, arguments=arguments)
         cell = (opened.row["task"], opened.row["label"])

@@ -110,7 +110,10 @@ def config_of(name: str, attention: str = "") -> dict[str, Any]:
     """Returns the config `configs/NAME.py:…`, with an attention if one is given, without data files."""
     file, _, argument = name.partition(":")
     module = importlib.import_module(f"configs.{file}")
-    words = [argument, f"attention={attention}" if attention and file == "pretrain" else attention]
+    if file == "pretrain":
+        words = [argument, f"attention={attention}" if attention else ""]
+    else:
+        words = [attention, argument]  # the attention comes before options
     config: dict[str, Any] = module.get_config(",".join(filter(None, words))).to_dict()
     config["eval"]["batch_size"] = 0
     if file == "pretrain":
@@ -161,7 +164,11 @@ def random_batch(run: Any, spec: Any) -> dict[str, Any]:
         elif key in ("first_len", "second_len"):
             batch[key] = np.full(rows, (run.data.max_len - 3) // 2, np.int32)
         else:
-            high = run.model.num_classes if key == "labels" else vocab
+            high = vocab
+            if key == "labels":
+                high = run.model.num_classes
+            elif key == "positions":
+                high = spec.row["inputs"].shape[0]
             batch[key] = random.integers(0, high, (rows, *leaf.shape), np.int32)
     return batch
 

@@ -9,12 +9,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
+from nystromformer_jax.attention.arguments import check_options
 from nystromformer_jax.attention.checks import (
     check_conv_kernel_size,
     check_ids,
     check_mask,
-    check_own_landmarks,
-    check_pinv,
     check_tokens,
 )
 from nystromformer_jax.attention.dropout import Dropout
@@ -145,10 +144,7 @@ class NystromformerConfig:
         if not self.initializer_range >= 0:
             raise ValueError(f"initializer_range must be at least 0, got {self.initializer_range}.")
         check_conv_kernel_size(self.conv_kernel_size)
-        check_pinv(self.pinv, self.pinv_iters, self.pinv_start)
-        check_choice("landmark_layout", self.landmark_layout, Layout)
-        check_choice("landmark_selection", self.landmark_selection, Selection)
-        check_own_landmarks(self.num_own_landmarks, self.num_landmarks, self.landmark_layout)
+        check_options(options_of(self))
         check_choice("implementation", self.implementation, Implementation)
         check_choice("attention", self.attention, AttentionName)
         check_choice("activation", self.activation, Activation)

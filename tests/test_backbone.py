@@ -70,6 +70,7 @@ def test_half_precision_sums_the_gradients_of_an_embedding_in_float32(rngs):
         ({"conv_kernel_size": 32}, "odd"),
         ({"pinv_iters": -3}, "pinv_iters"),
         ({"landmark_layout": "all"}, "'real'"),
+        ({"landmark_layout": "hf", "landmark_selection": "kmeans"}, "kmeans"),
         ({"implementation": "gpu"}, "'auto'"),
     ],
 )

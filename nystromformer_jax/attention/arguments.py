@@ -16,7 +16,7 @@ from nystromformer_jax.attention.checks import (
     zero_padding,
 )
 from nystromformer_jax.attention.options import NystromOptions
-from nystromformer_jax.support.values import Implementation, Selection, check_choice
+from nystromformer_jax.support.values import Implementation, Layout, Selection, check_choice
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
 
 
@@ -114,9 +114,10 @@ def is_exact(inputs: Inputs, options: NystromOptions) -> bool:
     return set(lengths) == {options.num_landmarks}
 
 
-def check_options(options: NystromOptions, query: Array, key: Array) -> None:
-    """Raises ValueError unless the options are valid for these lengths."""
-    for x in (query, key):
+def check_options(options: NystromOptions, *tokens: Shaped[Array, "B L *rest"]) -> None:
+    """Raises ValueError unless the options are valid, for the lengths of `tokens` if there are any."""
+    check_choice("landmark_layout", options.landmark_layout, Layout)
+    for x in tokens:
         check_landmarks(options.num_landmarks, x.shape[1], options.landmark_layout)
     check_own_landmarks(options.num_own_landmarks, options.num_landmarks, options.landmark_layout)
     check_pinv(options.pinv, options.pinv_iters, options.pinv_start)

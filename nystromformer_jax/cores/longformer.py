@@ -90,9 +90,9 @@ def _longformer_attention(
     global_query, global_key, global_value = (
         move("BGL,BLHD->BGHD", selection, x) for x in (query, key, value)
     )
-    # Every token attends to the global keys, so windows exclude them. Unused global slots need no mask:
-    # they exist only if every real token is global.
-    local = window_attention(query, key, value, mask & ~is_global, global_key, global_value, window)
+    # Every token attends to the global keys, so windows exclude them. Slots without a token are masked.
+    global_keys = global_key, global_value, selected.any(axis=2)
+    local = window_attention(query, key, value, mask & ~is_global, *global_keys, window)
     everywhere = weighted_values(softmax_weights(global_query, key, mask), value)
     everywhere = move("BGL,BGHD->BLHD", selection, everywhere.astype(query.dtype))
     return jnp.where(is_global[..., None, None], everywhere, local.astype(query.dtype))
@@ -105,9 +105,10 @@ def window_attention(
     mask: Bool[Array, "B L"],
     global_key: Float[Array, "B G H D"],
     global_value: Float[Array, "B G H D"],
+    global_mask: Bool[Array, "B G"],
     window: int,
 ) -> Float[Array, "B L H D"]:
-    """Computes attention to the keys in the window where `mask` is True, and to all global keys.
+    """Computes attention to the keys in the window where `mask` is True, and to the global keys.
 
     Blocks of S = W // 2 queries attend to the keys of the same block and of both neighbors, with a
     band mask, in at least float32.
@@ -132,9 +133,12 @@ def window_attention(
 
     near = jnp.abs(jnp.arange(rows)[:, None] + rows - jnp.arange(3 * rows)[None, :]) <= halo
     band = jnp.pad(near, ((0, 0), (0, global_key.shape[1])), constant_values=True)
-    always = mask_or_ones(None, global_key)
-    logits = scaled_logits(flat(blocks(query)), reached(key, global_key), reached(mask, always))
-    weights = jax.nn.softmax(jnp.where(band[None, None], logits, MASKED_LOGIT), axis=-1)
+    logits = scaled_logits(
+        flat(blocks(query)), reached(key, global_key), reached(mask, global_mask)
+    )
+    # Below the logit of padding: a query without a real key in reach averages zeroed values alone.
+    logits = jnp.where(band[None, None], logits, 2 * MASKED_LOGIT)
+    weights = jax.nn.softmax(logits, axis=-1)
     output = weighted_values(weights, reached(value, global_value))
     output = output.reshape(batch, num_blocks, rows, num_heads, head_dim)
     return output.reshape(batch, -1, num_heads, head_dim)[:, :length]

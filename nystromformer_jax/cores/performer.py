@@ -6,6 +6,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from nystromformer_jax.attention.checks import accum_dtype, masked_inputs
 from nystromformer_jax.cores.core import AttentionCore, CoreInputs
@@ -53,7 +54,7 @@ class PerformerAttention(AttentionCore):
             projection = random_projection(
                 sampling_rng(self, self.seed, self.layer_name, redraw=redraw),
                 self.num_features,
-                inputs.query.shape[-1],
+                np.shape(inputs.query)[-1],  # validated below
                 orthogonal=self.orthogonal,
             )
         return performer_attention(projection=projection, kernel=self.kernel, **inputs._asdict())

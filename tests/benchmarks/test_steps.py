@@ -63,7 +63,7 @@ def test_parts_divide_the_batch():
     assert [steps._divisor(12, limit) for limit in (1, 5, 8, 99)] == [1, 4, 6, 12]
 
 
-@pytest.mark.parametrize("config", ["retrieval", "mqar", "pretrain:demo"])
+@pytest.mark.parametrize("config", ["retrieval", "mqar:length=128", "pretrain:demo"])
 def test_batches_have_the_shapes_of_the_step(config):
     values = steps.config_of(config, "nystrom")
     values["train"]["batch_size"], values["model"]["num_layers"] = 2, 1
@@ -73,3 +73,10 @@ def test_batches_have_the_shapes_of_the_step(config):
     assert {name: (leaf.shape, leaf.dtype) for name, leaf in shapes.items()} == {
         name: (array.shape, array.dtype) for name, array in batch.items()
     }
+    if "positions" in batch:
+        assert batch["positions"].max() < batch["inputs"].shape[1]
+
+
+@pytest.mark.parametrize("config", ["listops:recipe=fast", "pretrain:demo"])
+def test_options_of_a_config_go_with_an_attention(config):
+    assert steps.config_of(config, "linear")["attention"]["name"] == "linear"

@@ -55,9 +55,21 @@ def test_the_mask_of_keys_does_not_mask_queries_of_another_sequence(rngs):
     query, key, value = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = jnp.arange(LENGTH)[None] < jnp.array([[LENGTH], [9], [1]])
     masks = {"mask": mask, "query_mask": jnp.ones_like(mask)}
-    attend = functools.partial(longformer_attention, window=2 * LENGTH + 1)
     exact = softmax_attention(query, key, value, **masks)
-    assert_close(attend(query, key, value, **masks), exact, REFERENCE)
+    for num_global in (1, 3):  # 3 are more than the last example has real keys
+        attend = functools.partial(
+            longformer_attention, window=2 * LENGTH + 1, num_global=num_global
+        )
+        assert_close(attend(query, key, value, **masks), exact, REFERENCE)
+
+
+def test_a_query_without_a_real_key_in_its_window_reads_nothing(rngs):
+    query, key, value = random_inputs(rngs, 1, 6, HEADS, DIM)
+    mask = jnp.arange(6)[None] >= 3
+    masks = {"mask": mask, "query_mask": jnp.ones_like(mask)}
+    output = longformer_attention(query, key, value, window=5, num_global=0, **masks)
+    assert not output[:, 0].any()  # its window ends before the first real key
+    assert output[:, 1].any()
 
 
 def test_bfloat16_logits_are_float32(rngs):
