@@ -1,27 +1,13 @@
-"""Moving averages, and blocks with and without them, as rows of the tables."""
+"""Moving averages in chunks and by FFT, as rows of the tables."""
 
 import flax.linen as nn
 import jax.numpy as jnp
-from flax.typing import Dtype
 
-from nystromformer_jax import GatedEmaBlock, make_core, multi_scale_ema
+from nystromformer_jax import multi_scale_ema
 from nystromformer_jax.typing import Array, Float
 
 STATES = 16  # N, as in recipe=mega
-NAMES = ("ema", "ema-fft", "block-ema", "block")
-
-
-def module(name: str, num_heads: int, embed_dim: int, dtype: Dtype) -> nn.Module:
-    """Returns the module of one of `NAMES`: averages alone, or a block of `dtype` with or without them."""
-    if name.startswith("ema"):
-        return Averages(by_fft=name == "ema-fft")
-    return GatedEmaBlock(
-        num_heads,
-        make_core("nystrom", num_landmarks=32),
-        2 * embed_dim,
-        num_states=STATES if name == "block-ema" else 0,
-        dtype=dtype,
-    )
+NAMES = ("ema", "ema-fft")
 
 
 def fft_ema(

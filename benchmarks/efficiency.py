@@ -1,13 +1,12 @@
 """Time and memory of one self-attention module by length, as in the paper's Table 1.
 
     python -m benchmarks.efficiency --out results/efficiency/cpu
-    python -m benchmarks.efficiency --topology=v5e:1x1 --out results/efficiency/v5e  # without a TPU
 
 The module has projections, but no convolution, mask or dropout. Each attention is compiled ahead of time
 for each length, batch and pass. Memory is the compiler's figure: arguments, results and temporaries. A
 CPU's compiler does not count the temporaries of fused operations (largest for exact attention of a
 batch), so on a CPU the peak of the process is used if it is larger. Rows `ema` and `ema-fft` are moving
-averages in chunks and by FFT. Rows `block-ema` and `block` are a `GatedEmaBlock` with Nyström attention.
+averages in chunks and by FFT.
 
 Programs that need more than `--memory_limit` are not run, and the table says so. The others of one
 length, batch and pass are timed in blocks of calls, in turn. The JSON is rewritten after every length; the
@@ -34,7 +33,7 @@ from jax.errors import JaxRuntimeError
 
 from benchmarks import averages
 from benchmarks.compiled import compile_ahead
-from benchmarks.table import COMPILERS, Row, Table, parser_for, this_machine, versions
+from benchmarks.table import Row, Table, parser_for, this_machine
 from benchmarks.timing import added_bytes, available_bytes, in_blocks
 from cli.commands import number, run_to_end
 from configs.common import core_arguments
@@ -44,8 +43,6 @@ from nystromformer_jax.support.plugins import is_plugin
 from nystromformer_jax.support.spelling import nearest
 from nystromformer_jax.training.environment import machine_bytes
 from nystromformer_jax.training.errors import is_out_of_memory
-from nystromformer_jax.training.plan import roofline_seconds
-from nystromformer_jax.training.topology import chip_of, topology_devices
 from reporting.plotting import WIDTH, label_lines, new_figure, styles_of
 from reporting.tables import NOTHING, format_3sf
 from reporting.tables import markdown as markdown_table
@@ -83,9 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = parser_for("benchmarks.efficiency", __doc__)
     add, positive = parser.add_argument, number(int, 1)
     text = (
-        "rows of the table; also nystrom-M for any M, module:Class[,option=value …], ema, ema-fft,"
+        "rows of the table; also nystrom-M for any M, module:Class[,option=value …], ema, ema-fft"
     )
-    text += " block-ema and block"
     add("--attentions", nargs="+", default=list(ATTENTIONS), help=text)
     add("--lengths", type=positive, nargs="+", default=[512, 1024, 2048, 4096, 8192])
     add("--batch", type=positive, nargs="+", default=[1], help="batch sizes")
@@ -96,23 +92,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--repeats", type=positive, default=9, help=text)
     text = "GiB; programs that need more are not run"
     add("--memory_limit", type=number(float, 0), help=text)
-    add("--topology", help="compile for a TPU such as v5e:1x1 without running; needs libtpu")
     given = parser.parse_args(arguments)
     return run_to_end("benchmarks.efficiency", lambda: _make_table(given, arguments))
 
 
 def _make_table(given: argparse.Namespace, arguments: Sequence[str] | None) -> None:
-    device = topology_devices(given.topology)[0] if given.topology else jax.devices()[0]
-    sizes = {name: getattr(given, name) for name in ("heads", "head_dim", "dtype", "topology")}
-    machine = {
+    settings = {
+        **{name: getattr(given, name) for name in ("heads", "head_dim", "dtype")},
         **this_machine("nystromformer-jax"),
         "repeats": given.repeats,
         "memory_limit_gib": given.memory_limit,
         "timed": "rounds of blocks of calls",
     }
-    if given.topology:
-        machine = {"versions": versions("nystromformer-jax", *COMPILERS)}
-    settings = {"device": device.device_kind, **sizes, **machine}
     table = Table("benchmarks.efficiency", given.out, settings, markdown, arguments=arguments)
     cells = [
         (length, batch, kind, attention)
@@ -123,7 +114,7 @@ def _make_table(given: argparse.Namespace, arguments: Sequence[str] | None) -> N
     ]
     for length, _, _, attention in cells:  # raises errors now that would otherwise come hours later
         shapes(attention, length, 1, given)
-    table.fill(AXES, cells, functools.partial(measure, given, device), peers=True)
+    table.fill(AXES, cells, functools.partial(measure, given), peers=True)
     table.finish()
     plot(table.results, Path(f"{given.out}.png"))
 
@@ -152,7 +143,7 @@ def module_of(attention: str, given: argparse.Namespace) -> nn.Module:
     """Returns the module of an attention of the table."""
     dtype = jnp.dtype(given.dtype)
     if attention in averages.NAMES:
-        return averages.module(attention, given.heads, given.heads * given.head_dim, dtype)
+        return averages.Averages(by_fft=attention == "ema-fft")
     return SelfAttention(given.heads, make_core(**core_options(attention)), dtype=dtype)
 
 
@@ -169,15 +160,11 @@ def shapes(attention: str, length: int, batch: int, given: argparse.Namespace) -
 
 
 def measure(
-    given: argparse.Namespace,
-    device: jax.Device,
-    length: int,
-    batch: int,
-    kind: str,
-    attentions: Sequence[str],
+    given: argparse.Namespace, length: int, batch: int, kind: str, attentions: Sequence[str]
 ) -> list[Row]:
     """Compiles one pass of each attention, times those that fit, and returns a row for each."""
-    statistics = device.memory_stats() if given.topology is None else None
+    device = jax.devices()[0]
+    statistics = device.memory_stats()
     limit = (statistics or {}).get("bytes_limit") or min(machine_bytes(), available_bytes()) * 0.75
     if given.memory_limit is not None:
         limit = int(given.memory_limit * GIB)
@@ -203,11 +190,7 @@ def measure(
             "seconds": None,
         }
         rows[attention] = row
-        if given.topology:
-            chip = chip_of(given.topology)
-            seconds = roofline_seconds(program.flops, program.bytes_accessed, chip)
-            row["seconds"] = None if seconds is None else {"median": seconds}
-        elif row["fits"] and row["peak_bytes"] > limit:
+        if row["fits"] and row["peak_bytes"] > limit:
             needed = (
                 f"{row['peak_bytes'] / GIB:.3g} GiB, more than the limit of {limit / GIB:.3g} GiB"
             )
@@ -304,14 +287,11 @@ def slopes(table: pd.DataFrame) -> pd.DataFrame:
 def markdown(results: Mapping[str, Any]) -> str:
     """Returns a table for each pass and batch like the paper's Table 1, and the slopes."""
     settings, table = results["settings"], figures(results)
-    time = "Time is the median, timed in blocks of calls, in turn."
-    if settings["topology"]:
-        time = "Time is a roofline of FLOPs and bytes."
     parts = [
         f"One module with its projections, without convolution or mask: {settings['heads']} heads of"
         f" {settings['head_dim']}, {settings['dtype']}. Memory is the compiler's figure, or the peak of the"
-        f" process if it is larger. {time} × is softmax attention's figure over this one's: above 1 is a"
-        " saving.",
+        " process if it is larger. Time is the median, timed in blocks of calls, in turn. × is softmax"
+        " attention's figure over this one's: above 1 is a saving.",
     ]
     for (kind, batch), own in table.groupby(["pass", "batch"], sort=False):
         shown = _by_length(own, "attention", _cell)

@@ -153,8 +153,6 @@ def describe_source(results: Mapping[str, Any]) -> str:
 
 
 def _machine(settings: Mapping[str, Any]) -> str:
-    if topology := settings.get("topology"):
-        return f"compiled ahead of time for {topology}, not run"
     if "processor" not in settings:  # the rows name what they were compiled for
         return "compiled ahead of time, not run"
     device, count = settings["device"], settings["device_count"]

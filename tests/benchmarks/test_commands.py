@@ -14,7 +14,6 @@ INVALID = [
     ("efficiency", "--attentions=softmx", "softmax"),
     ("efficiency", "--lengths=0", "--lengths"),
     ("efficiency", "--memory_limit=-1", "--memory_limit"),
-    ("efficiency", "--topology=v5e:0", "v5e"),
     ("finetune", "--config=configs/text.py", "run_lra.py"),
     ("finetune", "--config=configs/glue.py:mrpc", "init.checkpoint"),
     ("plans", "", "pip install"),

@@ -10,7 +10,7 @@ from jax.errors import JaxRuntimeError
 from benchmarks import averages, efficiency
 
 TINY = ["--heads", "2", "--head_dim", "4", "--repeats", "3", "--lengths"]
-GIVEN = argparse.Namespace(heads=2, head_dim=4, dtype="float32", topology=None)
+GIVEN = argparse.Namespace(heads=2, head_dim=4, dtype="float32")
 GIVEN.repeats, GIVEN.memory_limit = 3, None
 
 
@@ -61,7 +61,7 @@ def test_running_out_of_memory_makes_the_memory_unknown(monkeypatch):
         raise JaxRuntimeError("INTERNAL: YNNPACK operation failed: error")
 
     monkeypatch.setattr(efficiency, "_samples", fail)
-    rows = efficiency.measure(GIVEN, jax.devices()[0], 32, 1, "forward", ["softmax"])
+    rows = efficiency.measure(GIVEN, 32, 1, "forward", ["softmax"])
     assert not rows[0]["fits"]
     assert efficiency.figures({"rows": rows})["memory"].isna().all()
 

@@ -83,7 +83,7 @@ def stored(**settings):
         ({"settings": TIMED, "commands": [], "rows": [{"config": "a"}]}, "attention"),
         (stored(processor="Slate"), "processor 'Slate' in the file, 'Abacus' now"),
         (stored(versions={"jax": "1.2.2"}), "jax '1.2.2' in the file, '1.2.3' now"),
-        (stored(topology="v5e:1x1"), "topology"),
+        (stored(heads=12), "heads"),
     ],
 )
 def test_other_files_and_other_settings_are_refused(tmp_path, content, word):
