@@ -3,7 +3,6 @@
 import argparse
 import json
 
-import jax
 import pytest
 from jax.errors import JaxRuntimeError
 
