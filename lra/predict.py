@@ -144,8 +144,11 @@ def open_model(folder: str | os.PathLike[str]) -> TrainedModel:
     Raises:
       ValueError, OSError: The run is incomplete or invalid.
     """
-    folder = Path(folder)
-    run = read_run(folder)
+    return load_model(Path(folder), read_run(Path(folder)))
+
+
+def load_model(folder: Path, run: train.Run) -> TrainedModel:
+    """Returns the model of `open_model` from the `read_run` of a folder."""
     step, finished = _choose_step(folder)
     params = load_params(folder / "checkpoints", step, train.make_params(run), run.mesh)
     run = dataclasses.replace(run, config=read_config(folder))
@@ -153,7 +156,7 @@ def open_model(folder: str | os.PathLike[str]) -> TrainedModel:
 
 
 def read_run(folder: Path) -> train.Run:
-    """Returns the run of a folder, with a config that suits any machine, for `open_model`."""
+    """Returns the run of a folder, with a config that suits any machine."""
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(
             f"{folder} is not a run (no config.json): pass the folder given by --workdir."

@@ -58,16 +58,12 @@ def new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
-def draw_curve(
-    axes: "Axes", curve: pd.DataFrame, x: Sequence[float] | None = None, **style: Any
-) -> None:
-    """Draws the mean over seeds as a line and the range as a band, against `x`, by default the steps."""
-    x = curve.index if x is None else x
-    axes.plot(x, curve["mean"], **style)
+def draw_curve(axes: "Axes", curve: pd.DataFrame, **style: Any) -> None:
+    """Draws the mean over seeds as a line and the range as a band, against the steps."""
+    axes.plot(curve.index, curve["mean"], **style)
     if not curve["min"].equals(curve["max"]):
-        axes.fill_between(
-            x, curve["min"], curve["max"], color=style["color"], alpha=0.15, linewidth=0
-        )
+        band = (curve.index, curve["min"], curve["max"])
+        axes.fill_between(*band, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def format_steps(axes: "Axes") -> None:

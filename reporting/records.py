@@ -5,7 +5,7 @@
 
 import functools
 import logging
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +66,22 @@ def label_of(config: Mapping[str, Any], default: Mapping[str, Any]) -> str:
     words = [" from ".join(filter(None, [label, origin]))]
     before, now = flat(default), flat(config)
     words += [
-        f"{key.rpartition('.')[2]}={value}"
+        f"{short_key(key, now)}={value}"
         for key, value in now.items()
         if key not in UNLABELED and key != f"attention.{size}" and before.get(key) != value
     ]
     return ", ".join(words)
+
+
+def short_key(key: str, keys: Collection[str]) -> str:
+    """Returns a dotted key of `keys` without its section, if that cannot be read as a key of another section.
+
+    Options of the attention are always short; a label begins with the attention.
+    """
+    section, _, name = key.partition(".")
+    others = {*keys, "train.seed"} - {key}
+    is_shared = any(other.partition(".")[2] == name for other in others)
+    return key if is_shared and section != "attention" else name
 
 
 @functools.cache  # one warning per process

@@ -3,16 +3,16 @@
 import json
 import math
 import os
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 
 from nystromformer_jax.support.durable import read_json, read_record
-from reporting.records import RECORDED, RENAMED, setting_of
+from reporting.records import RECORDED, RENAMED, setting_of, short_key
 
 Kind = Literal["lra", "pretrain", "glue", ""]
 # Preference among runs of the same setting and seed.
@@ -32,8 +32,8 @@ def read_runs(
     state                complete (also after an early stop), partial (set to fewer steps or examples than
                          its recipe), validated (the test set is not evaluated), diverged or unfinished
     done_steps           completed training steps
-    step_seconds, step_low, step_high    median and quartiles of the seconds per step over laps
-    metrics, speed       lines of `metrics.jsonl` and `speed.jsonl`
+    step_seconds         median over laps
+    metrics              lines of `metrics.jsonl`
     setting              see `records.setting_of`; with the hash of the data
     config.SECTION.KEY   values of the config
     others               keys of `result.json`, nested keys with dots
@@ -81,9 +81,10 @@ def unique_labels(groups: pd.DataFrame) -> list[str]:
     for group in groups.itertuples():
         own, label = dict(group.setting), group.label
         while (holder := taken.get((group.task, label))) is not None:
+            keys = own.keys() | holder.keys()
             words = (
-                f"{key.rpartition('.')[2]}={str(own.get(key))[:20]}"
-                for key in sorted(own.keys() | holder.keys(), reverse=True)
+                f"{short_key(key, keys)}={str(own.get(key))[:20]}"
+                for key in sorted(keys, reverse=True)
                 if own.get(key) != holder.get(key)
             )
             label += f", {next((word for word in words if word not in label), len(taken))}"
@@ -101,19 +102,6 @@ def laps_of(speed: Iterable[Mapping[str, float]]) -> dict[int, float]:
     """Returns the seconds per step by the last step of each lap; later lines replace earlier ones."""
     lines = zip(*curve_of(speed, "step_seconds"), strict=True)
     return {step: seconds for step, seconds in lines if 0 < seconds < math.inf}
-
-
-def minutes_of(speed: Sequence[Mapping[str, float]], steps: Sequence[int]) -> list[float]:
-    """Returns the minutes of training up to each of `steps`, as far as the run was timed.
-
-    Compilation, evaluation, checkpoints, and steps that were repeated after an interruption do not count.
-    """
-    timed = laps_of(speed)
-    known = sorted(timed)
-    seconds = np.cumsum([timed[step] for step in known] * np.diff(known, prepend=0))
-    reached = [step for step in steps if known and step <= known[-1]]
-    minutes: list[float] = (np.interp(reached, [0, *known], [0, *seconds]) / 60).tolist()
-    return minutes
 
 
 def read_metrics(file: Path) -> list[dict[str, float]]:
@@ -173,7 +161,7 @@ def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
         if not isinstance(config.get(section), dict) or key not in config[section]:
             raise ValueError(f"{file} is not the config of a run: {section}.{key} is missing.")
     check_numbers(file, config["train"], "seed")
-    metrics, speed = (read_metrics(folder / f"{name}.jsonl") for name in ("metrics", "speed"))
+    metrics = read_metrics(folder / "metrics.jsonl")
     state = _state(folder / "result.json", result)
     environment = environment | {key: value for key, value in result.items() if value is not None}
     sha256 = str(environment.get("data_sha256") or hashes.get("sha256") or "")
@@ -181,8 +169,8 @@ def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
     if kind != "lra":  # what a checkpoint of unknown size and weights brings
         found |= {f"init.{key}": result.get(key) for key in ("parameters", "init_sha256")}
     settings = setting_of(config) | {key: value for key, value in found.items() if value}
-    laps = list(laps_of(speed).values()) or [result.get("step_seconds") or math.nan]
-    step_low, step_seconds, step_high = np.quantile(laps, (0.25, 0.5, 0.75)).tolist()
+    laps = laps_of(read_metrics(folder / "speed.jsonl"))
+    step_seconds = list(laps.values()) or [result.get("step_seconds") or math.nan]
     last = metrics[-1]["step"] if metrics else 0
     versions, recipe = environment.get("versions") or {}, str(config.get("recipe", ""))
     return {
@@ -201,15 +189,12 @@ def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
             result.get("step") or result.get("last_step") or result.get("total_steps") or last
         ),
         "metrics": metrics,
-        "speed": speed,
         "setting": tuple(sorted(settings.items())),
         "device": format_device(environment),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "data_sha256": sha256,
         "baselines": result.get("baselines") or {},
-        "step_low": step_low,
-        "step_seconds": step_seconds,
-        "step_high": step_high,
+        "step_seconds": statistics.median(step_seconds),
         **{
             f"config.{name}.{key}": value
             for name, own in config.items()

@@ -21,12 +21,7 @@ from dataprep.cache import user_path
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OBJECTS = [
-    "metrics",
-    "speed",
-    "setting",
-    "baselines",
-]  # columns that are not in the CSV file of runs
+OBJECTS = ["metrics", "setting", "baselines"]  # columns that are not in the CSV file of runs
 STYLE = """
 :root { color-scheme: light dark; --line: #dfe3e7; --head: #f1f3f5; }
 @media (prefers-color-scheme: dark) { :root { --line: #343a41; --head: #23282e; } }

@@ -352,8 +352,15 @@ class Task:
         return cls(name, splits, prepared.sha256, decode, prepared.folder, **options)
 
     def first_images(self, count: int) -> npt.NDArray[np.uint8]:
-        """Returns the first `count` training images, [N, rows, columns]; needs a task with images."""
-        assert self.image_shape is not None
+        """Returns the first `count` training images, [N, rows, columns].
+
+        Raises:
+          ValueError: The task has no `image_shape`.
+        """
+        if self.image_shape is None:
+            raise ValueError(
+                f"{self.name} has no image_shape, which a picture of its inputs needs."
+            )
         train = self.splits["train"]
         count = min(count, len(train))
         tokens = train.sequences.tokens[: count * math.prod(self.image_shape)]

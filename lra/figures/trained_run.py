@@ -14,7 +14,7 @@ import numpy as np
 from cli.commands import parser_of
 from lra import data, train
 from lra.models import Model
-from lra.predict import open_model, read_run
+from lra.predict import TrainedModel, load_model, read_run
 from nystromformer_jax import attention_maps
 from nystromformer_jax.attention.checks import mask_or_ones
 from nystromformer_jax.cores import core_class
@@ -60,15 +60,11 @@ def unpadded(layer: CoreCall) -> Tokens:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
-    """A run with its data and the parameters of one checkpoint."""
+class Trained(TrainedModel):
+    """The model of a run with the data of the run."""
 
     name: str  # name of the run folder
-    run: train.Run  # with the original config, on the mesh of this machine
     task: data.Task
-    params: Any  # parameters of the checkpoint, in host memory
-    step: int  # step of the checkpoint
-    finished: bool  # True: the best checkpoint of a finished run; False: the latest checkpoint
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -141,12 +137,12 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int | None = None) ->
             f"{folder} has sequences of {length:,} tokens, but the comparison with softmax attention"
             f" is too slow for more than {max_len:,}: pass a run on shorter sequences."
         )
-    model = open_model(folder)
+    model = load_model(folder, run)
     data_config = dataclasses.replace(run.data, dir=data_dir or run.data.dir)
     task = data.load(data_config)
     _require_data(folder, task.sha256)
-    run = dataclasses.replace(model.run, data=data_config)
-    return Trained(folder.resolve().name, run, task, model.params, model.step, model.finished)
+    own = vars(model) | {"run": dataclasses.replace(model.run, data=data_config)}
+    return Trained(**own, name=folder.resolve().name, task=task)
 
 
 def _require_data(folder: Path, sha256: str) -> None:

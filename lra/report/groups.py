@@ -3,7 +3,7 @@
 import itertools
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,13 @@ from reporting.runs import STATES, read_runs, unique_labels
 from reporting.statistics import Summary, binomial_error, holm, paired_p, summarize
 
 MAX_ALL_PAIRS = 5  # if there are more groups, all are compared with one reference group
-MAX_RATIO = 1.5  # maximum ratio between times of a setting that are considered steady
-# Two groups are compared if they agree in these keys of their settings, and times if in both sets of keys.
+# Two groups are compared if they agree in these keys of their settings.
 BUDGET = (
     "train.total_steps",
     "train.batch_size",
     "data.examples",
     "eval.max_examples",
     "data.sha256",
-)
-INPUTS = (
-    "train.batch_size",
-    "data.max_len",
-    "data.padded_len",
-    "data.pad_to_multiple_of",
-    "data.sha256",
-    "model.dtype",
 )
 # Columns that only finished runs have.
 MEASURED = ("test_accuracy", "test_examples", "valid_accuracy", "peak_bytes", "parameters")
@@ -62,8 +53,8 @@ def group(runs: pd.DataFrame) -> pd.DataFrame:
     Columns: task, recipe, label (as recorded), name (unique in the task), attention, setting, state, members
     (rows of the scored runs or, if there are none, of all), seeds, runs and diverged (numbers of runs),
     accuracies (test, % by seed), and over the scored runs n, mean, deviation, half_width, binomial_error;
-    valid, valid_deviation (of the members); done_steps, budget_steps; step_seconds, step_low, step_high,
-    examples_per_second, is_steady; peak_bytes, parameters, device.
+    valid, valid_deviation (of the members); done_steps, budget_steps; step_seconds, step_low, step_high
+    (median, least and largest over seeds), examples_per_second; peak_bytes, parameters, device.
 
     Scored are the complete runs or, if there are none, the partial runs. More seeds do not lower the
     binomial error, because they share a test set. Of labeled tokens it counts sequences, whose answers are
@@ -148,14 +139,6 @@ def differ_only_in_attention(one: Mapping[str, Any], other: Mapping[str, Any]) -
     return first == second
 
 
-def same_inputs(groups: Sequence[Mapping[str, Any]]) -> bool:
-    """Returns True if the times per step of groups can be compared: steady, equal inputs, equal devices."""
-    found = {
-        (group["device"], *(dict(group["setting"]).get(key) for key in INPUTS)) for group in groups
-    }
-    return len(found) == 1 and all(group["is_steady"] for group in groups)
-
-
 def _budget_steps(run: Mapping[str, Any]) -> int:
     """Returns the number of steps of a complete run."""
     steps = run.get("config.train.budget_steps")  # older runs do not have the key
@@ -176,7 +159,6 @@ def _row(own: pd.DataFrame) -> dict[str, Any]:
     summary = summarize(list(accuracies.values()))
     valid = summarize(list(100 * shown["valid_accuracy"].dropna()))
     times = finished["step_seconds"]
-    steadiest = (finished["step_high"] / finished["step_low"]).min()
     return {
         **{key: first[key] for key in ("task", "recipe", "label", "attention", "setting")},
         "state": state,
@@ -195,8 +177,6 @@ def _row(own: pd.DataFrame) -> dict[str, Any]:
         "step_low": times.min(),
         "step_high": times.max(),
         "examples_per_second": first.get("config.train.batch_size", math.nan) / times.median(),
-        # Over seeds, and over laps of the steadiest seed, because one disturbed run is no reason.
-        "is_steady": bool(times.max() <= MAX_RATIO * times.min() and steadiest <= MAX_RATIO),
         "peak_bytes": finished["peak_bytes"].max(),
         "parameters": finished["parameters"].max(),
         "device": ", ".join(sorted(set(filter(None, own["device"])))),

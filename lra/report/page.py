@@ -207,7 +207,8 @@ def _gain(ours: Mapping[str, Any], none: Mapping[str, Any]) -> str:
     one = found.iloc[0]
     known = [x for x in (one["half_width"], one["binomial_error"]) if not math.isnan(x)]
     error = f" ± {known[0]:.1f}" if known else ""
-    return f"{one['difference']:.1f}{error} points on {title_of(ours['task'])}".replace("-", "−")
+    difference = f"{one['difference']:.1f}".replace("-", "−")
+    return f"{difference}{error} points on {title_of(ours['task'])}"
 
 
 def _list(words: Sequence[str] | pd.Series) -> str:

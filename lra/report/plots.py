@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from lra.data import mqar
-from lra.report.groups import same_inputs
 from lra.report.published import title_of
 from reporting.plotting import (
     COLORS,
@@ -22,7 +21,6 @@ from reporting.plotting import (
     seeds_together,
     styles_of,
 )
-from reporting.runs import curve_of, minutes_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,7 +69,6 @@ def plot_bars(best: pd.DataFrame) -> "Figure":
 def plot_curves(groups: pd.DataFrame, trivial: Mapping[str, float]) -> "Figure":
     """Draws accuracy and loss of a task's first groups against steps, in training and validation.
 
-    If the times of these groups can be compared, a last panel has the accuracy against minutes of training.
     A line is the mean over seeds, and the band is the range. `trivial` are accuracies in percent, of which
     the best is drawn.
     """
@@ -79,41 +76,25 @@ def plot_curves(groups: pd.DataFrame, trivial: Mapping[str, float]) -> "Figure":
     shown = (scored if len(scored) else groups)[: len(COLORS)].to_dict("records")
     members = {group["name"]: group["members"] for group in shown}
     styles = styles_of(list(members))
-    timed = same_inputs(shown) and all(run["speed"] for own in members.values() for run in own)
-    figure = new_figure(WIDTH, 2.7 * (2 + timed))
-    grid = figure.subplots(2 + timed, 2, sharex="row", sharey="row", squeeze=False)
+    figure = new_figure(WIDTH, 5.4)
+    grid = figure.subplots(2, 2, sharex="row", sharey="row")
     for name, own in members.items():
-        for panels, metric, scale in zip(grid, ("accuracy", "loss"), (100, 1), strict=False):
+        for panels, metric, scale in zip(grid, ("accuracy", "loss"), (100, 1), strict=True):
             train, valid = (
                 metric_over_seeds(own, f"{split}/{metric}", scale) for split in ("train", "valid")
             )
             panels[0].plot(*_downsampled(train["mean"]), **styles[name], linewidth=1)
             draw_curve(panels[1], valid, **THICK, **styles[name], label=name)
-        if timed:
-            curves, minutes = [], []
-            for run in own:
-                steps, values = curve_of(run["metrics"], "valid/accuracy")
-                timed_steps = minutes_of(run["speed"], steps)
-                minutes.append((steps[: len(timed_steps)], timed_steps))
-                curves.append((steps[: len(timed_steps)], values[: len(timed_steps)]))
-            x = seeds_together(minutes)["mean"]
-            curve = seeds_together(curves, 100)
-            draw_curve(grid[2, 1], curve, x, **THICK, **styles[name], label=name)
-    for panel in [grid[0, 1], *grid[2:, 1]]:
-        if trivial:
-            name = max(trivial, key=trivial.__getitem__)
-            panel.axhline(trivial[name], color=GREY, linestyle="--", label=name, zorder=1)
-    for panels, title in zip(grid, ("accuracy, %", "cross-entropy, nats"), strict=False):
+    if trivial:
+        name = max(trivial, key=trivial.__getitem__)
+        grid[0, 1].axhline(trivial[name], color=GREY, linestyle="--", label=name, zorder=1)
+    for panels, title in zip(grid, ("accuracy, %", "cross-entropy, nats"), strict=True):
         panels[0].set_ylabel(title)
         for panel, split in zip(panels, ("training", "validation"), strict=True):
             panel.set_title(split, fontsize=10)
             format_steps(panel)
     for panel in grid[1]:
         panel.set_xlabel("step")
-    if timed:
-        grid[2, 0].set_axis_off()
-        grid[2, 1].set_title("validation accuracy, %", fontsize=10)
-        grid[2, 1].set_xlabel(f"minutes of training, {shown[0]['device']}")
     task = title_of(shown[0]["task"])
     several = any(len(own) > 1 for own in members.values())
     figure.suptitle(f"{task}{': means and ranges over seeds' if several else ''}", fontsize=11)

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from lra.data import mqar
-from lra.report.groups import compare, mean_over, same_inputs
+from lra.report.groups import compare, differ_only_in_attention, mean_over
 from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES, Published, Source, title_of
 from nystromformer_jax.support.spelling import nearest
 from reporting.records import recipe_words
@@ -101,11 +101,7 @@ def rows_of(
 
 
 def settings_table(groups: pd.DataFrame, trivial: Mapping[str, float]) -> pd.DataFrame:
-    """Returns a table of one task with a row per setting and per trivial predictor.
-
-    The seconds per step are shown if they can be compared; see `same_inputs`.
-    """
-    found = groups.to_dict("records")
+    """Returns a table of one task with a row per setting and per trivial predictor."""
     rows = [
         {
             "attention": group["name"],
@@ -117,18 +113,15 @@ def settings_table(groups: pd.DataFrame, trivial: Mapping[str, float]) -> pd.Dat
             if math.isnan(group["valid"])
             else format_spread(group["valid"], group["valid_deviation"]),
             "steps": _progress(group),
-            "s per step": format_3sf(group["step_seconds"]),
             "memory, GiB": format_known(group["peak_bytes"] / 2**30),
             "parameters": format_known(group["parameters"], "{:,.0f}"),
         }
-        for group in found
+        for group in groups.to_dict("records")
     ]
     predictors = [
         {"attention": name, "test accuracy, %": f"{value:.2f}"} for name, value in trivial.items()
     ]
-    table = in_sections({"": rows, "Trivial predictors": predictors})
-    timed = same_inputs([group for group in found if group["step_seconds"] > 0])
-    return table if timed else table.drop(columns="s per step")
+    return in_sections({"": rows, "Trivial predictors": predictors})
 
 
 def comparisons_table(comparisons: pd.DataFrame) -> pd.DataFrame:
@@ -157,16 +150,23 @@ def control(groups: pd.DataFrame, recipe: str) -> pd.DataFrame:
     rows = []
     scored = groups[(groups["recipe"] == recipe) & (groups["n"] > 0)]
     for task, own in scored.groupby("task", sort=False):
-        ours = own[(own["attention"] == "nystrom") & ~own["label"].str.contains("=")][:1]
-        none = own[own["label"] == "none"][:1]
-        if len(ours) and len(none) and len(found := compare(pd.concat([ours, none]))):
-            names = [ours.iloc[0]["name"], none.iloc[0]["name"]]
-            same = every[
-                (every["task"] == task) & every["first"].isin(names) & every["second"].isin(names)
-            ]
-            p_holm = same["p_holm"].iloc[0] if len(same) else math.nan
-            both = {"with": ours.iloc[0], "without": none.iloc[0]}
-            rows.append({**found.iloc[0], "p_holm": p_holm, **both})
+        found = own.to_dict("records")
+        none = next((one for one in found if one["label"] == "none"), None)
+        if none is None:
+            continue
+        for ours in found:
+            unchanged = ours["attention"] == "nystrom" and "=" not in ours["label"]
+            if unchanged and differ_only_in_attention(ours, none):
+                names = [ours["name"], none["name"]]
+                same = every[
+                    (every["task"] == task)
+                    & every["first"].isin(names)
+                    & every["second"].isin(names)
+                ]
+                p_holm = same["p_holm"].iloc[0] if len(same) else math.nan
+                difference = compare(pd.DataFrame([ours, none])).iloc[0]
+                rows.append({**difference, "p_holm": p_holm, "with": ours, "without": none})
+                break
     return pd.DataFrame(rows)
 
 

@@ -22,12 +22,12 @@ def test_a_curve_is_its_means_with_a_band_if_seeds_differ():
     draw_curve(axes, seeds_together([([1, 2], [3, 5])]), color="red")
     assert len(axes.collections) == 0
     curve = seeds_together([([1, 2], [2, 4]), ([1, 2], [4, 6])])
-    draw_curve(axes, curve, [7, 9], color="blue")
+    draw_curve(axes, curve, color="blue")
     lines = [line.get_xydata().tolist() for line in axes.get_lines()]
-    assert lines == [[[1, 3], [2, 5]], [[7, 3], [9, 5]]]
+    assert lines == [[[1, 3], [2, 5]], [[1, 3], [2, 5]]]
     (band,) = axes.collections
     corners = {tuple(point) for point in band.get_paths()[0].vertices.tolist()}
-    assert corners == {(7, 2), (9, 4), (7, 4), (9, 6)}
+    assert corners == {(1, 2), (2, 4), (1, 4), (2, 6)}
 
 
 def test_no_two_labels_have_both_color_and_line_in_common():

@@ -23,6 +23,8 @@ def config(argument, **sections):
         ("nystrom", {"train": {"total_steps": 9, "seed": 4}}, "nystrom-64"),
         ("nystrom", {"data": {"dir": "/x"}, "mesh": {"data": 2}}, "nystrom-64"),
         ("none", {"model": {"stem": (3,)}}, "none, stem=(3,)"),
+        ("softmax", {"model": {"dropout_rate": 0.3}}, "softmax, model.dropout_rate=0.3"),
+        ("nystrom", {"data": {"seed": 2}}, "nystrom-64, data.seed=2"),
     ],
 )
 def test_label_has_the_attention_its_size_and_the_changes(argument, sections, label):

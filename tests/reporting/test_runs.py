@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from reporting.runs import minutes_of, read_metrics, read_runs, unique_labels
+from reporting.runs import read_metrics, read_runs, unique_labels
 from tests.language.report.runs import write_glue, write_pretraining
 from tests.lra.report.runs import write_diverged, write_run, write_speed
 
@@ -25,7 +25,7 @@ def test_a_row_has_the_record_the_config_the_result_and_the_curves(tmp_path):
     assert row["config.train.batch_size"] == 32
     assert (row["test_accuracy"], row["best_step"], row["done_steps"]) == (0.36, 20, 20)
     assert row["metrics"][0]["train/loss"] == 2.0
-    assert (row["step_low"], row["step_seconds"], row["step_high"]) == (2.0, 2.0, 2.0)
+    assert row["step_seconds"] == 2.0
     assert (row["device"], row["versions"]) == ("1 × cpu, 2 threads", "jax 0.10.2")
     assert row["data_sha256"] == "da7a" * 16
 
@@ -121,11 +121,10 @@ def test_equal_labels_are_told_apart_within_a_task():
         assert any("total_steps=" in label for label in labels)
 
 
-def test_minutes_are_the_sum_of_the_laps(tmp_path):
-    write_speed(tmp_path, [(10, 60.0), (20, 90.0), (20, 30.0)])  # the last lap was repeated
-    speed = read_metrics(tmp_path / "speed.jsonl")
-    assert minutes_of(speed, [5, 10, 20, 30]) == pytest.approx([5, 10, 15])
-    assert minutes_of([], [5, 10]) == []
+def test_the_time_of_a_step_is_the_median_of_the_laps_that_count(tmp_path):
+    laps = [(10, 6.0), (20, 90.0), (20, 3.0), (30, 9.0)]  # the second lap was repeated
+    write_speed(write_run(tmp_path / "a"), laps)
+    assert list(read(tmp_path)["step_seconds"]) == [6.0]
 
 
 def test_an_incomplete_last_line_of_metrics_is_skipped(tmp_path):
