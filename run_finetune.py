@@ -22,8 +22,8 @@ MODES = {
     "data": training.DATA,
 }
 GRID: dict[str, tuple[type, str]] = {  # of --search
-    "batch_sizes": (int, "8,16,32"),
-    "learning_rates": (float, "2e-5,3e-5,4e-5,5e-5"),
+    "batch_sizes": (commands.number(int, 1), "8,16,32"),
+    "learning_rates": (commands.number(float, 0), "2e-5,3e-5,4e-5,5e-5"),
 }
 
 
@@ -64,7 +64,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         raise ValueError("--input, --output and --scores need --mode=predict")
     if flags.search or flags.seeds > 1:
         return _run_jobs(flags)
-    if flags.mode in ("predict", "export") and any(training.hosts_of(flags).values()):
+    if flags.mode in ("predict", "export") and training.has_hosts(flags):
         raise ValueError(
             f"--mode={flags.mode} runs in one process: leave --distributed and --coordinator out"
         )
@@ -130,12 +130,12 @@ def _run_jobs(flags: argparse.Namespace) -> int:
 
 def _numbers(name: str, text: str | None) -> list[tuple[str, Any]]:
     """Returns the numbers of a flag for --search, each with its text."""
-    kind, default = GRID[name]
+    convert, default = GRID[name]
     texts = [one.strip() for one in (default if text is None else text).split(",")]
     try:
-        return [(one, kind(one)) for one in texts]
-    except ValueError:
-        raise ValueError(f"--{name} needs numbers separated by commas, got {text!r}") from None
+        return [(one, convert(one)) for one in texts]
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"--{name}: {error}; separate numbers by commas.") from None
 
 
 def _require_own_flags(flags: argparse.Namespace) -> None:

@@ -7,7 +7,6 @@ not be present. Without it, the step is compiled for the local devices.
 
 import argparse
 import functools
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,12 +29,14 @@ def _main(arguments: Sequence[str] | None) -> int:
     add("--price", type=commands.number(float, 0), default=0.0, help=text)
     text = "training examples of a fine-tuning run, whose length is in epochs"
     add("--examples", type=commands.number(int, 0), default=0, help=text)
-    commands.add_switch(parser, "largest_batch", True, "search for the largest batch that fits")
+    commands.add_switch(parser, "largest_batch", True, "the largest batch that fits, by doubling")
     form = "any config, as for the training programs"
     flags = configs.parse(parser, arguments, form, "configs/listops.py")
     training.start_logging()
     if flags.topology:  # avoids locking a local TPU
-        os.environ["JAX_PLATFORMS"] = "cpu"
+        import jax  # an attention of another package has loaded it, perhaps
+
+        jax.config.update("jax_platforms", "cpu")
     from nystromformer_jax.training import topology
     from nystromformer_jax.training.plan import describe_plan
 

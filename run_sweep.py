@@ -31,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: Sequence[str] | None) -> int:
     flags, parameters = parse(arguments)
     folder = user_path(flags.workdir)
+    if not Path("run_lra.py").is_file():  # folders in jobs.txt may be relative to it
+        raise ValueError(f"run_lra.py is missing in {Path.cwd()}: change to its folder.")
     found = jobs.read_jobs(folder) if (folder / "jobs.txt").is_file() else []
     if flags.status:
         if not found:
@@ -38,8 +40,6 @@ def _main(arguments: Sequence[str] | None) -> int:
         text, code = status.table(found)
         print(text)
         return code
-    if not Path("run_lra.py").is_file():
-        raise ValueError(f"run_lra.py is missing in {Path.cwd()}: change to its folder.")
     if flags.tasks:
         names = [
             f"{name if name.endswith('.py') else f'configs/{name}.py'}:{attention}{comma}{options}"

@@ -57,6 +57,11 @@ def hosts_of(flags: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(flags, name) for name in names}
 
 
+def has_hosts(flags: argparse.Namespace) -> bool:
+    """Returns True if a flag of multi-process runs is set."""
+    return any(x not in (None, "") and x is not False for x in hosts_of(flags).values())
+
+
 def initialize(flags: argparse.Namespace) -> None:
     """Starts logging, and connects to the other processes of the run."""
     start_logging()
@@ -171,7 +176,7 @@ def run_jobs(
     """
     from launch import jobs, runner
 
-    if flags.mode not in ("train", "check") or any(hosts_of(flags).values()):
+    if flags.mode not in ("train", "check") or has_hosts(flags):
         raise ValueError(
             "--seeds and --search start one run after the other, on this machine and with --mode=train: give"
             " other modes and several hosts the command of one run, and its --workdir."

@@ -236,7 +236,8 @@ def score_of(result: Mapping[str, Any]) -> tuple[str, float, str]:
     if "test_accuracy" in result:
         return "test accuracy", 100 * result["test_accuracy"], " %"
     metric, value = validation_of(result)
-    return f"validation {metric}", *((value, "") if metric == "mse" else (100 * value, " %"))
+    is_share = metric != "loss"  # of pretraining
+    return f"validation {metric}", *((100 * value, " %") if is_share else (value, ""))
 
 
 def read_jobs(folder: Path) -> list[Job]:

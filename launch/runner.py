@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import importlib.util
 import os
 import signal
 import subprocess
@@ -215,15 +216,24 @@ def environments(workers: int | None) -> list[dict[str, str]]:
 
 
 def accelerators() -> list[dict[str, str]]:
-    """Returns the environment variables that select each visible GPU or, without GPUs, each TPU chip."""
+    """Returns the environment variables that select each visible GPU or, without GPUs, each TPU chip.
+
+    Only devices whose jax plugin is installed count.
+    """
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return []
+    plugins = {
+        "CUDA_VISIBLE_DEVICES": ("jax_cuda12_plugin", "jax_cuda13_plugin"),
+        "TPU_VISIBLE_CHIPS": ("libtpu",),
+    }
     chip = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
     files = {
         "CUDA_VISIBLE_DEVICES": ["/dev/nvidia[0-9]*"],
         "TPU_VISIBLE_CHIPS": ["/dev/accel[0-9]*", "/dev/vfio/[0-9]*"],  # up to v4, and from v5e on
     }
     for variable, patterns in files.items():
+        if not any(map(importlib.util.find_spec, plugins[variable])):
+            continue
         devices = [file for pattern in patterns for file in glob.glob(pattern)]
         numbers = os.environ.get(variable, ",".join(map(str, range(len(devices)))))
         if found := [item for item in numbers.split(",") if item and item != "-1"]:

@@ -200,72 +200,19 @@ def warn_if_too_large(spec: TrainSpec) -> None:
 # --- The largest batch ----------------------------------------------------------------------------
 
 
-def largest_batch(
-    spec: TrainSpec, limit_bytes: int | float, known: Mapping[int, Plan] | None = None
-) -> int:
+def largest_batch(spec: TrainSpec, limit_bytes: int | float, plan: Plan) -> int:
     """Returns the largest global batch size that fits a device's memory; 0 if none does.
 
-    `known` holds existing plans by batch size.
+    It tries that of the config, whose plan is `plan`, and doubles or halves it.
     """
     parts = spec.mesh.shape["data"] * (spec.config.train.accumulation or 1)
-
-    def needed(multiple: int) -> int | float | None:
-        plan = (known or {}).get(multiple * parts) or make_plan(spec, limit_bytes, multiple * parts)
-        return None if plan.memory is None else plan.memory.total
-
-    first = max(1, spec.config.train.batch_size // parts)
-    state, _, _ = spec.argument_shapes(parts)
-    found = parts * largest_that_fits(needed, limit_bytes, first=first, base=_device_bytes(state))
-    # A known batch need not be a multiple of `parts`: it may have fewer parts, see `num_parts`.
-    return max(found, *(size for size, plan in (known or {}).items() if plan.fits), 0)
-
-
-def largest_that_fits(
-    needed: Callable[[int], int | float | None],
-    limit_bytes: int | float,
-    *,
-    first: int = 1,
-    base: int | float | None = None,
-) -> int:
-    """Returns the largest integer that needs at most `limit_bytes`; 0 if none does.
-
-    `needed(n)` returns the bytes that n needs, or None if they exceed the limit by an unknown amount.
-    The search starts at `first` and assumes almost linear growth, to need few evaluations. `base` is
-    `needed(0)`; None: unknown.
-    """
-    sizes: dict[int, int | float] = {} if base is None else {0: base}
-    low, high, misses = 0, 0, 0  # high: the smallest known not to fit (0: unknown)
-    guess = first
-    while high != low + 1:
-        size = needed(guess)
-        if size is not None:
-            sizes[guess] = size
-        if size is not None and size <= limit_bytes:
-            low, misses = guess, 0
-        else:
-            high, misses = guess, misses + 1
-        guess = _next_guess(sizes, low, high, limit_bytes, misses)
-    return low
-
-
-def _next_guess(
-    sizes: Mapping[int, int | float], low: int, high: int, limit_bytes: int | float, misses: int
-) -> int:
-    """Returns the next guess: where a line through the two sizes nearest to the limit reaches the limit.
-
-    The guess is between `low` and `high` and at most 32 times `low`. After two misses it is a bisection.
-    """
-    if high and misses > 1:
-        return max((low + high) // 2, low + 1)
-    guess = 8 * max(low, 1)
-    if len(sizes) > 1:
-        near = sorted(sizes, key=lambda number: abs(sizes[number] - limit_bytes))[:2]
-        small, large = sorted(near)
-        slope = max((sizes[large] - sizes[small]) / (large - small), 1.0)
-        guess = min(large + int((limit_bytes - sizes[large]) // slope), 32 * max(low, 1))
-    if high:
-        guess = min(guess, high - 1)
-    return max(guess, low + 1)
+    batch, largest = spec.config.train.batch_size, 0
+    while plan.fits:
+        largest, batch = batch, 2 * batch
+        plan = make_plan(spec, limit_bytes, batch)
+    while not largest and (batch := batch // 2 // parts * parts):
+        largest = batch if make_plan(spec, limit_bytes, batch).fits else 0
+    return largest
 
 
 def _device_bytes(tree: Any) -> int:
@@ -291,8 +238,8 @@ def describe_plan(
     """Plans the run `make_spec(config)`; returns a text, and True if the step fits the device's memory.
 
     `chip` has the device specifications; None: local devices of unknown memory and speed. `price` is the
-    cost per chip-hour; 0: unknown. `largest` enables the search for the largest batch size, which compiles
-    the step a few more times.
+    cost per chip-hour; 0: unknown. `largest` adds the largest batch size by doubling, which compiles the
+    step a few more times.
     """
     limit = math.inf if chip is None else chip.memory_bytes
     spec = make_spec(config)
@@ -303,9 +250,9 @@ def describe_plan(
     else:
         lines.append(f"what would fit     {_what_would_fit(config, make_spec, spec, limit)}")
     if largest and chip is not None:
-        batch = largest_batch(spec, limit, {spec.config.train.batch_size: plan})
+        batch = largest_batch(spec, limit, plan)
         least = spec.mesh.shape["data"] * (spec.config.train.accumulation or 1)
-        most = f"{batch} examples, {batch / spec.mesh.size:g} per chip"
+        most = f"{batch} examples, {batch / spec.mesh.size:g} per chip, by doubling"
         lines.append(
             f"largest batch      {most if batch else f'none, not even {least} example(s)'}"
         )
@@ -383,7 +330,11 @@ def _what_would_fit(
     config: Config, make_spec: Callable[[Config], TrainSpec], spec: TrainSpec, limit: int | float
 ) -> str:
     """Returns the first flags of `_smaller` with which the step fits, or advice if none is enough."""
+    # Its outputs depend on which examples are computed together.
+    is_whole = config["attention"].get("pinv_start") == "batch_max"
     for changes in _smaller(spec):
+        if is_whole and "train.accumulation" in changes:
+            break
         changed = {name: dict(section) for name, section in config.items()}
         for key, value in changes.items():
             section, name = key.split(".")

@@ -177,6 +177,7 @@ def test_a_run_with_an_invalid_file_has_failed_and_is_not_chosen(tmp_path, name,
 )
 def test_every_worker_has_an_accelerator(monkeypatch, variables, workers, expected):
     monkeypatch.delenv("JAX_PLATFORMS")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     found = environments(workers)
@@ -187,9 +188,13 @@ def test_every_worker_has_an_accelerator(monkeypatch, variables, workers, expect
 
 
 @pytest.mark.parametrize("pattern", ["/dev/accel", "/dev/vfio/"])
-def test_tpu_chips_of_either_kind_are_found(monkeypatch, pattern):
+def test_tpu_chips_of_either_kind_are_found_if_jax_can_use_them(monkeypatch, pattern):
     monkeypatch.delenv("JAX_PLATFORMS")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: installed)
     monkeypatch.setattr("glob.glob", lambda name: ["chip"] * 4 if name.startswith(pattern) else [])
+    installed = None
+    assert len(environments(0)) == 1  # jax for CPUs: one run at a time
+    installed = "libtpu"
     assert [own["TPU_VISIBLE_CHIPS"] for own in environments(0)] == ["0", "1", "2", "3"]
 
 
