@@ -7,7 +7,7 @@ python run_finetune.py --config=configs/glue.py:sst2 …
 import argparse
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cli import commands, configs, training
@@ -21,7 +21,7 @@ MODES = {
     "check": training.CHECK,
     "data": training.DATA,
 }
-GRID: dict[str, tuple[type, str]] = {  # of --search
+GRID: dict[str, tuple[Callable[[str], Any], str]] = {  # of --search
     "batch_sizes": (commands.number(int, 1), "8,16,32"),
     "learning_rates": (commands.number(float, 0), "2e-5,3e-5,4e-5,5e-5"),
 }

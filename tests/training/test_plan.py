@@ -171,11 +171,8 @@ SOFTMAX = {"attention": {"name": "softmax"}}
         ),
         (SPLIT, None, "a shorter length or more chips"),
         (SPLIT | SOFTMAX, None, "a shorter length or more chips"),
-        (
-            {"attention": {"pinv_start": "batch_max"}},
-            3,
-            "a shorter length, more chips or mesh.sequence",
-        ),
+        # Parts would change its outputs.
+        ({"attention": {"pinv_start": "batch_max"}}, 3, "more chips or mesh.sequence"),
         (SOFTMAX | SHARDED, None, "more chips or Nyström attention with mesh.sequence"),
     ],
 )
@@ -189,7 +186,7 @@ def test_report_suggests_the_first_options_that_fit_or_what_else_helps(
     assert not fits
     assert "17.00 GiB of 16.00 GiB: DOES NOT FIT" in text
     assert text.endswith(end)
-    assert ("none of train.remat" in text) == (tried is None)
+    assert ("none of train.remat" in text) == ("=" not in end)
     assert config == before
 
 
