@@ -6,11 +6,9 @@ so a killed run always has an intact checkpoint. Checksums detect a damaged chec
 resumes from an earlier one.
 """
 
-import contextlib
 import dataclasses
-import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from nystromformer_jax.training.integrity import require_intact, write_checksums
+from nystromformer_jax.training.integrity import require_intact, saved_steps, write_checksums
 from nystromformer_jax.training.mesh import replicated
 from nystromformer_jax.training.spec import with_sharding
 from nystromformer_jax.training.train_step import Sums, TrainState
@@ -49,27 +47,22 @@ class Record:
 class Checkpointer:
     """Saves and restores checkpoints in `folder`; leaving the `with` block waits for a pending save."""
 
-    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
-        """Opens `folder`; unless `read_only`, deletes incomplete checkpoints."""
+    def __init__(self, folder: Path) -> None:
+        """Opens `folder` and deletes incomplete checkpoints."""
         self._folder = folder.absolute()
         self._saving = 0  # the step that is being written
         self._last: set[int] = set()  # the latest step, and the best step at that time
         self._kept: set[int] = set()  # `_last`, and its value at the previous save
-        with _without_warnings() if read_only else contextlib.nullcontext():
-            self._manager = ocp.CheckpointManager(
-                self._folder,
-                item_names=("params", "optimizer", "totals", "record"),
-                options=ocp.CheckpointManagerOptions(read_only=True)
-                if read_only
-                else ocp.CheckpointManagerOptions(
-                    preservation_policy=_Keep(lambda: self._kept),
-                    cleanup_tmp_directories=True,
-                    enable_async_checkpointing=True,
-                    async_options=ocp.AsyncOptions(
-                        post_finalization_callback=self._write_checksums
-                    ),
-                ),
-            )
+        self._manager = ocp.CheckpointManager(
+            self._folder,
+            item_names=("params", "optimizer", "totals", "record"),
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=_Keep(lambda: self._kept),
+                cleanup_tmp_directories=True,
+                enable_async_checkpointing=True,
+                async_options=ocp.AsyncOptions(post_finalization_callback=self._write_checksums),
+            ),
+        )
 
     def __enter__(self) -> "Checkpointer":
         return self
@@ -78,10 +71,6 @@ class Checkpointer:
         # A save in progress needs every process; after an error one of them may be gone.
         if kind is None or jax.process_count() == 1:
             self._manager.close()
-
-    def steps(self) -> list[int]:
-        """Returns the saved steps in ascending order."""
-        return sorted(self._manager.all_steps())
 
     def save(self, step: int, state: TrainState, metric_sums: Sums, record: Record) -> None:
         """Saves a step in the background after any pending save."""
@@ -137,12 +126,6 @@ class Checkpointer:
         self._last = {step, record.best_step}
         return TrainState(params=restored.params, **restored.optimizer), restored.totals, record
 
-    def restore_params(self, step: int, params: Any, mesh: Mesh) -> Any:
-        """Restores only the parameters of a step."""
-        shapes = with_sharding(params, replicated(mesh))
-        args = ocp.args.Composite(params=ocp.args.StandardRestore(shapes))
-        return self._manager.restore(step, args=args).params
-
     def _write_checksums(self) -> None:
         """Writes checksums after every process has saved, before the folder gets its final name."""
         (folder,) = self._folder.glob(f"{self._saving}.orbax-checkpoint-tmp*")
@@ -156,26 +139,16 @@ def load_params(folder: Path, step: int, make_params: Callable[[], Any], mesh: M
       FileNotFoundError: `folder` has no such step.
       CheckpointDamaged: The files of the step do not match their checksums.
     """
-    with Checkpointer(folder, read_only=True) as checkpointer:
-        if step not in checkpointer.steps():
-            saved = ", ".join(map(str, checkpointer.steps())) or "none"
-            raise FileNotFoundError(
-                f"{folder} has no checkpoint of step {step}; saved steps: {saved}."
-            )
-        require_intact(folder, step)
-        return checkpointer.restore_params(step, jax.eval_shape(make_params), mesh)
-
-
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Hides warnings of absl; Orbax warns three times that a folder is read-only."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+    saved = saved_steps(folder)
+    if step not in saved:
+        raise FileNotFoundError(
+            f"{folder} has no checkpoint of step {step}; saved steps:"
+            f" {', '.join(map(str, saved)) or 'none'}."
+        )
+    require_intact(folder, step)
+    shapes = with_sharding(jax.eval_shape(make_params), replicated(mesh))
+    with ocp.StandardCheckpointer() as reader:
+        return reader.restore(folder.absolute() / str(step) / "params", shapes)
 
 
 def _one_replica(tree: Any) -> Any:

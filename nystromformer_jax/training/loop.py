@@ -13,7 +13,7 @@ from nystromformer_jax.training.checkpoint import Checkpointer, Record, load_par
 from nystromformer_jax.training.environment import peak_bytes
 from nystromformer_jax.training.errors import Interrupted, LossNotFinite, writing_to
 from nystromformer_jax.training.hosts import StopEvaluation, StopSignals, is_primary
-from nystromformer_jax.training.integrity import quarantine_corrupt, warn_if_damaged
+from nystromformer_jax.training.integrity import quarantine_corrupt, saved_steps, warn_if_damaged
 from nystromformer_jax.training.mesh import data_shard, replicated, shard_batch, state_sharding
 from nystromformer_jax.training.optimizer import make_schedule
 from nystromformer_jax.training.pipeline import Examples, evaluation_batches, training_batches
@@ -89,9 +89,8 @@ def fit(
         # ---- 2. Restore the latest intact checkpoint, or initialize -----------------------------
         quarantine_corrupt(workdir.checkpoints)
         checkpointer = stack.enter_context(Checkpointer(workdir.checkpoints))
-        saved_steps = checkpointer.steps()
-        if saved_steps:
-            step = saved_steps[-1]
+        if saved := saved_steps(workdir.checkpoints):
+            step = saved[-1]
             state, metric_sums, record = checkpointer.restore(
                 step, state_shape, sums_shape, mesh, shardings
             )
@@ -150,7 +149,7 @@ def fit(
             sums = jax.device_get(metric_sums)
             if names := sorted(name for name, (x, _) in sums.items() if not np.isfinite(x)):
                 checkpointer.wait()
-                reason = _divergence(names, logged_step, step, checkpointer.steps())
+                reason = _divergence(names, logged_step, step, saved_steps(workdir.checkpoints))
                 workdir.write_divergence(step, reason)
                 raise LossNotFinite(reason)
 
@@ -356,11 +355,11 @@ def _is_better(values: Mapping[str, float], best: Mapping[str, float], spec: Tra
     return not best or rank(values) > rank(best)
 
 
-def _divergence(names: Sequence[str], before: int, step: int, saved_steps: Sequence[int]) -> str:
+def _divergence(names: Sequence[str], before: int, step: int, saved: Sequence[int]) -> str:
     """Returns an error message: `names` became NaN or infinite between steps `before` and `step`."""
     where = "nothing was saved yet"
-    if saved_steps:
-        where = f"the latest checkpoint is of step {saved_steps[-1]}"
+    if saved:
+        where = f"the latest checkpoint is of step {saved[-1]}"
     return (
         f"{', '.join(names)} became NaN or infinite between steps {before + 1} and {step};"
         f" {where}. Lower optimizer.learning_rate, lengthen its warm-up or set"
