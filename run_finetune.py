@@ -84,13 +84,13 @@ def _use_model(flags: argparse.Namespace) -> int:
     """Writes predictions of a finished run, or exports its model."""
     from dataprep.cache import cache_dir, user_path
     from language.finetune import trainer
-    from nystromformer_jax.training import check_folder, enable_compilation_cache
+    from nystromformer_jax.training import Workdir, enable_compilation_cache
 
     folder = training.folder_of_run(flags.workdir, flags.config)
     enable_compilation_cache(cache_dir() / "xla")
     if flags.mode == "export":
         config = training.read_config(flags.config, folder, flags.mode)
-        check_folder(folder, config, paths=trainer.PATHS, finished=True)
+        Workdir(folder, config, read_only=True).require_result()
         with training.explain_out_of_memory("export on a device with more memory."):
             text = f"Wrote {trainer.write_export(folder)}."
     else:

@@ -85,7 +85,7 @@ def run(
 
     Args:
       flags: Parsed flags.
-      trainer: Module with `PATHS`, `prepare`, `train`, `evaluate_checkpoint` and `describe_result`, and with
+      trainer: Module with `prepare`, `train`, `evaluate_checkpoint` and `describe_result`, and with
         `describe_data` if the program has --mode=data.
       load: Returns the data of a prepared run.
       make_spec: Returns its `TrainSpec`, for --mode=check.
@@ -95,7 +95,7 @@ def run(
     from dataprep import cache
     from nystromformer_jax import training
 
-    folder, paths = folder_of_run(flags.workdir, flags.config), trainer.PATHS
+    folder = folder_of_run(flags.workdir, flags.config)
     prepared = trainer.prepare(read_config(flags.config, folder, flags.mode))
     if flags.mode == "check":
         training.warn_if_too_large(make_spec(prepared))
@@ -103,8 +103,10 @@ def run(
             print(CHECKED)
         return 0
     evaluates = flags.mode == "eval"
-    if flags.mode != "data":
-        training.check_folder(folder, prepared.config, paths=paths, finished=evaluates)
+    if flags.mode != "data":  # raises errors before a long preparation of the data
+        opened = training.Workdir(folder, prepared.config, read_only=True)
+        if evaluates:
+            opened.require_result()
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     with training.sync_errors():
         data = load(prepared)
@@ -115,7 +117,7 @@ def run(
     act = trainer.evaluate_checkpoint if evaluates else trainer.train
     with (
         training.detect_lost_process(),
-        training.Workdir(folder, prepared.config, paths=paths, read_only=evaluates) as workdir,
+        training.Workdir(folder, prepared.config, read_only=evaluates) as workdir,
     ):
         had_finished = workdir.result is not None and not evaluates
         advice = (

@@ -29,7 +29,6 @@ from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining, training
 from nystromformer_jax.typing import Array
 
-PATHS = ("data.dir", "data.tokenizer", "data.workers")
 EVALUATION_SEED = 0  # evaluation masks are the same at every step and in every run
 
 

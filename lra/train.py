@@ -44,7 +44,6 @@ from nystromformer_jax.training.train_step import LossFn
 from nystromformer_jax.typing import Array
 from reporting.statistics import binomial_error
 
-PATHS = ("data.dir", "data.workers")  # keys that do not change the data
 VALIDATED = "validated"  # value of "state" in `result.json` if the test set is not evaluated
 
 

@@ -50,7 +50,6 @@ def test_too_little_memory_ends_a_run_with_advice(
     write_json(tmp_path / "config.json", config)
     write_json(tmp_path / "result.json", {})
     trainer = types.SimpleNamespace(
-        PATHS=(),
         prepare=lambda config: types.SimpleNamespace(config=config),
         train=act,
         evaluate_checkpoint=act,

@@ -35,7 +35,6 @@ from nystromformer_jax.support.durable import read_config, write_bytes
 from reporting.statistics import format_spread
 
 __all__ = [
-    "PATHS",
     "describe_data",
     "describe_result",
     "evaluate_checkpoint",
@@ -50,9 +49,6 @@ __all__ = [
 ]
 
 _logger = logging.getLogger(__name__)
-
-# Config keys of file locations, which may change when a run resumes. Only older runs have data.workers.
-PATHS = ("data.dir", "data.workers", "data.train_file", "data.valid_file", "data.test_file")
 
 PROBLEM_TYPES = {
     "classification": "single_label_classification",
@@ -169,7 +165,7 @@ def open_run(folder: Path) -> tuple[FineTuning, Any]:
             f"{folder} is not the folder of a fine-tuned model: pass the folder of a finished run of"
             " run_finetune.py, not that of a model."
         )
-    training.check_folder(folder, config, finished=True)
+    training.Workdir(folder, config, read_only=True).require_result()
     sections = read_sections(config)
     data = sections["data"]
     model, variables = from_pretrained(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cli.commands import parser_of
-from lra import data, train
+from lra import data
 from lra.models import Model
 from lra.predict import TrainedModel, load_model, read_run
 from nystromformer_jax import attention_maps
@@ -73,7 +73,7 @@ class Trained(TrainedModel):
             "run": self.name,
             "task": self.task.name,
             "attention": self.run.attention,
-            "config_sha256": config_sha256(self.run.config, train.PATHS),
+            "config_sha256": config_sha256(self.run.config),
             "data_sha256": self.task.sha256,
             "checkpoint": {"step": self.step, "best": self.finished},
             **describe_environment(),

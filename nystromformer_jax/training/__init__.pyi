@@ -85,6 +85,5 @@ from .train_step import (
 )
 from .workdir import (
     Workdir as Workdir,
-    check_folder as check_folder,
     config_sha256 as config_sha256,
 )

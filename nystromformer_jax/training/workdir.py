@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,21 @@ from nystromformer_jax.training.integrity import saved_steps
 # Sections that identify a run. The sections mesh, checkpoint, log and eval may change when a run resumes;
 # fine-tuning keeps eval.tune_threshold.
 IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "train")
-PATHS = ("data.dir",)
 CHANGED = "changed_under_the_run"  # among the hashes
 DIVERGED = "diverged"  # value of "state" in `result.json` if the loss was not finite
-# The first two change results only by rounding. Runs of version 0.2.0 have the third.
-NOT_COMPARED = ("train.remat", "attention.implementation", "train.cpu_accumulation")
+# Keys of these sections that may change, too: where data and tokenizer are, and what changes results only by
+# rounding. Runs of version 0.2.0 have train.cpu_accumulation.
+MAY_CHANGE = {
+    "data.dir",
+    "data.train_file",
+    "data.valid_file",
+    "data.test_file",
+    "data.tokenizer",
+    "data.workers",
+    "train.remat",
+    "attention.implementation",
+    "train.cpu_accumulation",
+}
 MAX_DIFFERENCES = 5  # number of differing keys that an error shows
 
 
@@ -54,17 +64,8 @@ class Workdir:
       divergence: Content of `result.json` if the run diverged, else None.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        config: Mapping[str, Any],
-        *,
-        paths: Iterable[str] = PATHS,
-        read_only: bool = False,
-    ) -> None:
+    def __init__(self, path: Path, config: Mapping[str, Any], *, read_only: bool = False) -> None:
         """Locks the folder, compares configs, and writes `config.json` if the run is new.
-
-        `paths` are dotted config keys that may change when a run resumes, such as file locations.
 
         Raises:
           NotADirectoryError: `path` or one of its parents is a file.
@@ -76,19 +77,19 @@ class Workdir:
         """
         config = json.loads(json.dumps(config))  # tuples become lists, as in config.json
         self.path = path.absolute()
-        self.config_sha256 = config_sha256(config, paths)
+        self.config_sha256 = config_sha256(config)
         self._read_only = read_only
         self._writes = is_primary() and not read_only
         self._lock: int | None = None
         self._is_new = False
         self._config = config
         try:
-            self._primary_first(lambda: self._open(config, paths))
+            self._primary_first(lambda: self._open(config))
         except BaseException as error:
             self.__exit__(type(error))
             raise
 
-    def _open(self, config: Mapping[str, Any], paths: Iterable[str]) -> None:
+    def _open(self, config: Mapping[str, Any]) -> None:
         _require_folder(self.path)
         if not self._read_only:
             try:
@@ -103,8 +104,8 @@ class Workdir:
         self.environment = describe_environment(config)
         if not self._is_new:
             recorded = read_record(self.path)
-            _require_same_config(self.path, recorded, config, paths)
-            self._config = _merge_configs(recorded, config, paths)
+            _require_same_config(self.path, recorded, config)
+            self._config = _merge_configs(recorded, config)
             if self._writes:
                 self._warn_of_changes(recorded.get("environment", {}))
         elif self._writes:
@@ -306,21 +307,9 @@ class Workdir:
             )
 
 
-def check_folder(
-    path: Path, config: Mapping[str, Any], *, paths: Iterable[str] = PATHS, finished: bool = False
-) -> None:
-    """Raises the errors of `Workdir` early, before a long preparation of the data.
-
-    With `finished`, also those of `Workdir.require_result`.
-    """
-    workdir = Workdir(path, config, paths=paths, read_only=True)
-    if finished:
-        workdir.require_result()
-
-
-def config_sha256(config: Mapping[str, Any], paths: Iterable[str] = PATHS) -> str:
-    """Returns the hash that identifies a run: SHA-256 of the sections `IDENTITY` without `paths`."""
-    identity = json.dumps(_identity(config, paths), sort_keys=True)
+def config_sha256(config: Mapping[str, Any]) -> str:
+    """Returns the hash that identifies a run: SHA-256 of the sections `IDENTITY` without `MAY_CHANGE`."""
+    identity = json.dumps(_identity(config), sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()
 
 
@@ -361,10 +350,8 @@ def _lock(path: Path) -> int:
     return lock
 
 
-def _require_same_config(
-    path: Path, old: Mapping[str, Any], new: Mapping[str, Any], paths: Iterable[str]
-) -> None:
-    before, now = _identity(old, paths), _identity(new, paths)
+def _require_same_config(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    before, now = _identity(old), _identity(new)
     # A train.accumulation of 0 is chosen by device. A key that the run does not have is ignored if its value
     # is now the one that the run was trained with.
     differences = [
@@ -384,24 +371,21 @@ def _require_same_config(
         )
 
 
-def _merge_configs(
-    recorded: Mapping[str, Any], config: Mapping[str, Any], paths: Iterable[str]
-) -> dict[str, Any]:
+def _merge_configs(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the recorded config of a run, with the values of `config` that may change when it resumes."""
     own = {name: recorded[name] for name in IDENTITY if name in recorded}
     updated = {**recorded, **config, **own}
-    for key in (*paths, *NOT_COMPARED):
+    for key in MAY_CHANGE:
         section, _, name = key.partition(".")
         if section in own and name in config.get(section, {}):
             updated[section] = {**updated[section], name: config[section][name]}
     return updated
 
 
-def _identity(config: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
-    """Returns the sections `IDENTITY` as {dotted key: value}, without the keys `paths`."""
+def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the sections `IDENTITY` as {dotted key: value}, without the keys `MAY_CHANGE`."""
     sections = {name: config[name] for name in IDENTITY if name in config}
-    excluded = {*paths, *NOT_COMPARED}
-    return {key: value for key, value in _flat(sections).items() if key not in excluded}
+    return {key: value for key, value in _flat(sections).items() if key not in MAY_CHANGE}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -63,7 +63,7 @@ def pretrained(folder, workdir, argument="demo", **changes):
     config = pretrain_sections(folder, argument, **changes)
     run = pretrain.prepare(config, jax.devices()[:1])
     data = corpus.load(run.data)
-    with Workdir(workdir, config, paths=pretrain.PATHS) as opened:
+    with Workdir(workdir, config) as opened:
         return pretrain.train(run, data, opened), data
 
 

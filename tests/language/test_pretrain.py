@@ -135,7 +135,7 @@ def test_the_models_tokenizer_separates_pairs_as_in_training(finished, tmp_path,
         return report(result, jax.jit(spec.make_params)())
 
     monkeypatch.setattr(training, "train_to_result", end_at_once)
-    with Workdir(tmp_path / "run", config, paths=pretrain.PATHS) as workdir:
+    with Workdir(tmp_path / "run", config) as workdir:
         pretrain.train(run, dataclasses.replace(data, tokenizer=roberta), workdir)
     assert load_tokenizer(tmp_path / "run/model").pair_separators == 1
 
@@ -160,11 +160,11 @@ def test_evaluation_of_a_finished_run_gives_the_same_numbers(finished, tmp_path)
     folder, result, data = finished
     config = runs.pretrain_sections(folder / "text", **SOFTMAX)
     run = pretrain.prepare(config, jax.devices()[:1])
-    with Workdir(folder / "run", config, paths=pretrain.PATHS) as workdir:
+    with Workdir(folder / "run", config) as workdir:
         again = pretrain.evaluate_checkpoint(run, data, workdir)
     assert_close(again["valid"], result["valid"], SAME_ARITHMETIC)
     with (
-        Workdir(tmp_path / "new", config, paths=pretrain.PATHS) as workdir,
+        Workdir(tmp_path / "new", config) as workdir,
         pytest.raises(NotFinished),
     ):
         pretrain.evaluate_checkpoint(run, data, workdir)
@@ -184,7 +184,7 @@ def test_training_gets_the_parameters_of_another_model(finished, tmp_path, monke
     assert again.tokenizer.sha256 == data.tokenizer.sha256
     start = lambda *_, make_start_params, **__: make_start_params()
     monkeypatch.setattr(training, "train_to_result", start)
-    with Workdir(tmp_path / "second", config, paths=pretrain.PATHS) as workdir:
+    with Workdir(tmp_path / "second", config) as workdir:
         params = pretrain.train(run, again, workdir)
     assert_close(params, from_pretrained(folder)[1]["params"], SAME_ARITHMETIC)
 

@@ -31,7 +31,7 @@ def small_config(argument=small.NYSTROM, **changes):
 
 def run(config, folder):
     prepared = train.prepare(config)
-    with Workdir(folder, config, paths=train.PATHS) as workdir:
+    with Workdir(folder, config) as workdir:
         return train.train(prepared, data.load(prepared.data), workdir)
 
 
@@ -55,7 +55,7 @@ def test_result_has_test_accuracy_and_provenance(finished):
     for key in {*speed, "parameters", "peak_bytes", "device", "versions", "data_sha256"}:
         assert result[key] is not None
     config = json.loads((folder / "config.json").read_text())
-    assert result["config_sha256"] == config_sha256(config, train.PATHS)
+    assert result["config_sha256"] == config_sha256(config)
     lines = tiny.lines_of(folder)
     assert [line["step"] for line in lines] == [2, 4, 4, 6, 6]
     valid = {line["step"]: line["valid/accuracy"] for line in lines if "valid/accuracy" in line}
@@ -105,8 +105,8 @@ def test_resumes_with_any_number_of_data_workers(tmp_path):
         pass  # as in older versions, where the number of workers was part of the config
     for workers in (0, 3):
         config = small_config(data__workers=workers)
-        with Workdir(tmp_path / "run", config, paths=train.PATHS) as workdir:
-            assert workdir.config_sha256 == config_sha256(small_config(), train.PATHS)
+        with Workdir(tmp_path / "run", config) as workdir:
+            assert workdir.config_sha256 == config_sha256(small_config())
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_test_set_is_not_read_before_it_is_asked_for(finished, tmp_path, monkeyp
     task = data.load(prepared.data)
 
     def run_once(**options):
-        with Workdir(tmp_path / "run", config, paths=train.PATHS) as workdir:
+        with Workdir(tmp_path / "run", config) as workdir:
             return train.train(prepared, task, workdir, **options)
 
     result = run_once(test=False)
@@ -328,7 +328,7 @@ def test_a_validated_run_that_is_tested_on_fewer_examples_is_partial(
     def run_with(max_examples, **options):
         config = small_config(eval__max_examples=max_examples)
         prepared = train.prepare(config)
-        with Workdir(folder, config, paths=train.PATHS) as workdir:
+        with Workdir(folder, config) as workdir:
             return train.train(prepared, data.load(prepared.data), workdir, **options)
 
     assert not run_with(0, test=False)["partial"]

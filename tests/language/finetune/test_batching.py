@@ -11,8 +11,8 @@ from language.finetune.glue import GlueConfig
 from language.finetune.run import read_sections
 from nystromformer_jax.support.durable import read_json
 from nystromformer_jax.support.predictions import padded_len
+from nystromformer_jax.training import Workdir
 from nystromformer_jax.training.errors import ConfigDiffers
-from nystromformer_jax.training.workdir import check_folder
 from tests.language.finetune.glue_fakes import Words, write_task
 
 CONFIG = "configs/glue.py:mrpc"
@@ -24,7 +24,7 @@ def data_of(folder, **texts):
     given = configs.read(CONFIG, values, "run_finetune.py", CONFIG)
     config = training.read_config(given, folder, "train")
     if (folder / "config.json").exists():
-        check_folder(folder, config)
+        Workdir(folder, config, read_only=True)
     return read_sections(config)["data"]
 
 

@@ -49,7 +49,7 @@ def opened(config):
 def trained(folder, config, act=trainer.train):
     """Trains a run in `folder`/run, or evaluates it; returns the result, the run, its data and its folder."""
     run, data = opened(config)
-    with Workdir(folder / "run", config, paths=trainer.PATHS) as workdir:
+    with Workdir(folder / "run", config) as workdir:
         return act(run, data, workdir), run, data, workdir
 
 

@@ -26,7 +26,7 @@ def params_at(run, step):
 def write_run(folder, config, *, finished=True, bind_data=False):
     """Writes checkpoints of the best step and a later one, and a result if `finished`."""
     run = train.prepare(config)
-    with Workdir(folder, config, paths=train.PATHS) as workdir:
+    with Workdir(folder, config) as workdir:
         if bind_data:
             workdir.require_data(data.load(run.data).sha256)
         with Checkpointer(workdir.checkpoints) as checkpointer:
