@@ -64,22 +64,15 @@ class PreparedByTfds:
         """Returns a fingerprint of all files; see `archives.stamp`."""
         return archives.stamp({path.name: path for path in sorted(self.path.iterdir())})
 
-    def num_examples(self, split: str) -> int:
-        """Returns the number of examples in a split, from the metadata."""
-        return self._builder(split).info.splits[split].num_examples
-
-    def examples(
-        self, split: str, features: Sequence[str], within: range | None = None
-    ) -> Iterator[Mapping[str, Any]]:
-        """Yields the examples of a split in stored order; all rows, or only the rows `within`.
+    def examples(self, split: str, features: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        """Yields the examples of a split in stored order.
 
         Raises:
           ValueError: The split, a feature or a file is missing, or a file is corrupt.
         """
         source = self._builder(split).as_data_source(split=split)
-        within = range(len(source)) if within is None else within
-        for start in range(within.start, within.stop, _BATCH_ROWS):
-            rows = range(start, min(start + _BATCH_ROWS, within.stop))
+        for start in range(0, len(source), _BATCH_ROWS):
+            rows = range(start, min(start + _BATCH_ROWS, len(source)))
             try:
                 examples = source.__getitems__(rows)
             except (RuntimeError, ValueError, IndexError) as error:  # from array_record

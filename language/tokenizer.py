@@ -36,14 +36,14 @@ BATCH_CHARACTERS = 2**18  # characters that are encoded in one call
 MAX_WORD_CHARACTERS = 100  # longer words become one unknown token, as in BERT
 
 
-def batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yields texts in lists that a tokenizer encodes in one call, without much memory."""
+def batches(texts: Iterable[str], characters: int = BATCH_CHARACTERS) -> Iterator[list[str]]:
+    """Yields texts in lists of so many characters; a tokenizer encodes one in a call, without much memory."""
     batch: list[str] = []
     size = 0
     for text in texts:
         batch.append(text)
         size += len(text)
-        if size >= BATCH_CHARACTERS:
+        if size >= characters:
             yield batch
             batch, size = [], 0
     if batch:

@@ -124,8 +124,9 @@ def load(config: CorpusConfig) -> Corpus:
         pieces_folder = cache.pieces_of(cache.folder_of("corpus", fingerprint))
         tokenizer.save(pieces_folder / "tokenizer")
         file = pieces_folder / "tokenizer" / TOKENIZER_FILE
-        make = PairMaker(source, file, **options)
-        made = pieces.make_pieces(make, source.num_pieces, pieces_folder, config.workers, "Pairs")
+        make = PairMaker(file, **options)
+        documents = source.documents()
+        made = pieces.make_pieces(make, documents, pieces_folder, config.workers, "Pairs")
         statistics = pieces.read_statistics(made)
         _require_pairs(statistics, config, str(stamp["documents"]))
         pieces.write_arrays(folder, made, statistics, pieces.token_dtype(tokenizer))
@@ -172,15 +173,16 @@ def _train_tokenizer(config: CorpusConfig, source: Source) -> Tokenizer:
 
     def build(folder: Path) -> None:
         pieces_folder = cache.pieces_of(cache.folder_of("tokenizer", fingerprint))
-        make = WordCounter(source, config.lowercase, config.held_out, config.seed)
-        made = pieces.make_pieces(make, source.num_pieces, pieces_folder, config.workers, "Words")
-        documents, words = pieces.read_words(made)
-        if not documents:
+        make = WordCounter(config.lowercase, config.held_out, config.seed)
+        documents = source.documents()
+        made = pieces.make_pieces(make, documents, pieces_folder, config.workers, "Words")
+        count, words = pieces.read_words(made)
+        if not count:
             raise _no_text(config)
         if not words:
             raise ValueError(
                 f"{config.dir} leaves no text for training: data.held_out={config.held_out} holds out"
-                f" all of its {documents:,} documents. Lower it, or add text."
+                f" all of its {count:,} documents. Lower it, or add text."
             )
         train_tokenizer(words, config.vocab_size, config.lowercase).save(folder)
 

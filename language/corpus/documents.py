@@ -1,11 +1,6 @@
-"""Reads documents from text files, JSON lines, or a dataset of tensorflow-datasets.
-
-A source is divided into numbered pieces of a few megabytes, which several processes can read in any
-order. The pieces together contain every document once, in order. Documents are read one at a time.
-"""
+"""Reads documents from text files, JSON lines, or a dataset of tensorflow-datasets, one at a time."""
 
 import dataclasses
-import functools
 import gzip
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +10,6 @@ from typing import IO, cast
 from dataprep import archives, cache
 from dataprep.tfds_reader import INFO, PreparedByTfds
 
-PIECE_BYTES = 2**23
-EXAMPLES_PER_PIECE = 4_000
 MAX_DOCUMENT_BYTES = 2**26
 SAMPLE_BYTES = 2**20  # bytes of the first file, to infer the separator of documents
 JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
@@ -40,96 +33,49 @@ _BORDERS: dict[str, Callable[[bytes, bytes], object]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class ByteRange:
-    """The byte positions [`start`, `stop`) of a file; see `_split_documents` for their documents."""
-
-    path: Path
-    start: int
-    stop: int
-
-
-@dataclasses.dataclass(frozen=True)
 class TextFiles:
-    """A corpus of text files or JSON lines in numbered pieces."""
+    """A corpus of text files or JSON lines."""
 
-    pieces: tuple[tuple[ByteRange, ...], ...]
     files: Mapping[str, Path]  # by name relative to the folder
     separator: str  # of documents, a key of `_BORDERS`
     is_json: bool  # every line is a JSON object with a document as `text`
-
-    @classmethod
-    def from_files(cls, files: Mapping[str, Path], separator: str, *, is_json: bool) -> "TextFiles":
-        """Divides the files into pieces of about `PIECE_BYTES`."""
-        pieces: list[list[ByteRange]] = []
-        room = 0
-        for path in files.values():
-            size = path.stat().st_size
-            # Seeking in a compressed file requires reading everything before the position.
-            is_whole = separator == "file" or path.suffix == ".gz"
-            step = max(size if is_whole else PIECE_BYTES, 1)
-            for start in range(0, size, step):
-                if room <= 0:
-                    pieces.append([])
-                    room = PIECE_BYTES
-                part = ByteRange(path, start, min(start + step, size))
-                pieces[-1].append(part)
-                room -= part.stop - part.start
-        return cls(tuple(map(tuple, pieces)), files, separator, is_json)
-
-    @property
-    def num_pieces(self) -> int:
-        """Pieces are 0 to `num_pieces` - 1."""
-        return len(self.pieces)
 
     def stamp(self) -> Mapping[str, object]:
         """Returns values that identify the files and their documents, without reading the files."""
         kind = "json lines" if self.is_json else "text"
         return {"kind": kind, "documents": self.separator, **archives.stamp(self.files)}
 
-    def read(self, piece: int) -> Iterator[str]:
-        """Yields the documents that begin in a piece, as stripped lines."""
-        for part in self.pieces[piece]:
-            with archives.reading(part.path):
-                yield from self._documents(part)
+    def documents(self) -> Iterator[str]:
+        """Yields all documents, as stripped lines."""
+        for path in self.files.values():
+            with archives.reading(path):
+                yield from self._documents_of(path)
 
-    def _documents(self, part: ByteRange) -> Iterator[str]:
-        where = str(part.path)
-        for lines in _split_documents(part, self.separator):
+    def _documents_of(self, path: Path) -> Iterator[str]:
+        for lines in _split_documents(path, self.separator):
             content = "".join(
-                archives.decode(line, where, "Convert it, or remove it.", at=at)
+                archives.decode(line, str(path), "Convert it, or remove it.", at=at)
                 for at, line in lines
             )
             if self.is_json and content.strip():
-                content = _json_text(content, part.path, byte=lines[0][0] + 1)
+                content = _json_text(content, path, byte=lines[0][0] + 1)
             if document := _strip_lines(content):
                 yield document
 
 
 @dataclasses.dataclass(frozen=True)
 class TfdsTexts:
-    """A corpus of tensorflow-datasets: the `text` of every training example, in numbered pieces."""
+    """A corpus of tensorflow-datasets: the `text` of every training example."""
 
     reader: PreparedByTfds
-
-    @functools.cached_property
-    def num_examples(self) -> int:
-        """Number of training examples; lazy, because importing tensorflow-datasets takes seconds."""
-        return self.reader.num_examples("train")
-
-    @property
-    def num_pieces(self) -> int:
-        """See `TextFiles`."""
-        return -(-self.num_examples // EXAMPLES_PER_PIECE)
 
     def stamp(self) -> Mapping[str, object]:
         """See `TextFiles`."""
         return {"kind": "tfds", "documents": "line", **self.reader.stamp()}
 
-    def read(self, piece: int) -> Iterator[str]:
+    def documents(self) -> Iterator[str]:
         """See `TextFiles`."""
-        start = piece * EXAMPLES_PER_PIECE
-        rows = range(start, min(start + EXAMPLES_PER_PIECE, self.num_examples))
-        for row, example in zip(rows, self.reader.examples("train", ("text",), rows), strict=True):
+        for row, example in enumerate(self.reader.examples("train", ("text",))):
             where = f"Example {row} of {self.reader.path}"
             if not isinstance(example["text"], bytes):
                 raise ValueError(f"{where} needs a feature `text` that is a string.")
@@ -145,28 +91,18 @@ def _open(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def _split_documents(part: ByteRange, separator: str) -> Iterator[list[tuple[int, bytes]]]:
-    """Yields the lines of each document of a part, with their positions in the file.
-
-    A document belongs to the part that contains the start of the separator before the document. The first
-    document of a file belongs to the first part. Every document is therefore in exactly one part.
-    """
+def _split_documents(path: Path, separator: str) -> Iterator[list[tuple[int, bytes]]]:
+    """Yields the lines of each document of a file, with their positions in the file."""
     is_border = _BORDERS[separator]
-    with _open(part.path) as file:
-        stop = part.stop if part.path.suffix != ".gz" else float("inf")
-        at = 0
-        if part.start:
-            file.seek(part.start - 1)
-            at = part.start - 1 + len(file.readline(MAX_DOCUMENT_BYTES))
-        inside = not part.start
+    with _open(path) as file:
         document: list[tuple[int, bytes]] = []
-        size = 0
+        at, size = 0, 0
         following = file.readline(MAX_DOCUMENT_BYTES)
-        if at == 0 and following.startswith(_BOM):
+        if following.startswith(_BOM):
             at, following = len(_BOM), following.removeprefix(_BOM)
-        if not part.start and not following.endswith(b"\n") and b"\r" in following.strip():
+        if not following.endswith(b"\n") and b"\r" in following.strip():
             raise ValueError(
-                f"{part.path} ends its lines with carriage returns: convert them to newlines."
+                f"{path} ends its lines with carriage returns: convert them to newlines."
             )
         while line := following:
             following = file.readline(MAX_DOCUMENT_BYTES)
@@ -174,19 +110,14 @@ def _split_documents(part: ByteRange, separator: str) -> Iterator[list[tuple[int
                 if document:
                     yield document
                 document, size = [], 0
-                if at >= stop:
-                    return
-                inside = True
-            elif at >= stop and not inside:
-                return
-            if inside and line.strip() and not _is_heading(line, following, separator):
+            if line.strip() and not _is_heading(line, following, separator):
                 document.append((at, line))
                 size += len(line)
                 if size >= MAX_DOCUMENT_BYTES:
                     raise ValueError(
-                        f"{part.path} has a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB, from"
-                        f" byte {document[0][0] + 1} on, with data.documents={separator}: check that this"
-                        " is how its documents are separated."
+                        f"{path} has a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB, from byte"
+                        f" {document[0][0] + 1} on, with data.documents={separator}: check that this is"
+                        " how its documents are separated."
                     )
             at += len(line)
         if document:
@@ -264,7 +195,7 @@ def open_source(dir: str, source: str = "auto", documents: str = "auto") -> Sour
             documents = "line"
         elif documents in ("auto", "heading"):
             documents = _infer_documents(files, documents)
-        return TextFiles.from_files(files, documents, is_json=is_json)
+        return TextFiles(files, documents, is_json)
 
 
 def _list_files(path: Path) -> dict[str, Path]:

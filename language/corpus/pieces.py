@@ -1,12 +1,14 @@
 """Prepares a corpus in pieces: counts words and packs sentences into pairs.
 
-Each piece of the source is written atomically to a separate folder. The data are therefore the same for any
+One process reads the documents, in order, and several split and tokenize them. What becomes of a piece, some
+megabytes of documents, is written atomically to a folder of its own. The data are therefore the same for any
 number of processes, and an interrupted preparation resumes after the finished pieces.
 """
 
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import logging
 import multiprocessing
@@ -23,11 +25,11 @@ from tqdm import tqdm
 
 from dataprep import cache, parallel
 from language.corpus import sentences
-from language.corpus.documents import Source
 from language.corpus.pairs import NUM_SPECIAL, SPLITS, draw_split, pack
 from language.tokenizer import Tokenizer, batches, bert_words, load_tokenizer
 from nystromformer_jax.support.durable import sync
 
+PIECE_CHARACTERS = 2**22
 MAX_WORDS = 500_000  # the vocabulary is learned from the most frequent words, at most this many
 
 _COUNTS = "counts.json"
@@ -52,27 +54,18 @@ class SplitStatistics:
 class WordCounter:
     """Counts words in the training documents of a piece."""
 
-    source: Source
     lowercase: bool
     held_out: float
     seed: int
 
-    def __call__(self, piece: int, folder: Path) -> None:
+    def __call__(self, documents: Sequence[str], folder: Path) -> None:
         """Writes the number of documents, and the count of each word (BERT's pre-tokenization)."""
-        documents = 0
         raw: Counter[str] = Counter()
-        words: Counter[str] = Counter()
-        for document in self.source.read(piece):
-            documents += 1
+        for document in documents:
             if draw_split(document, self.seed, self.held_out)[0] == "train":
                 raw.update(document.split())
-            if len(raw) > MAX_WORDS:
-                words += bert_words(raw, self.lowercase)
-                raw.clear()
-                if len(words) > 4 * MAX_WORDS:  # a compressed file is one large piece
-                    words = Counter(_most_frequent(words, 2 * MAX_WORDS))
-        words += bert_words(raw, self.lowercase)
-        counts = {"documents": documents, "words": _most_frequent(words)}
+        words = _most_frequent(bert_words(raw, self.lowercase))
+        counts = {"documents": len(documents), "words": words}
         (folder / _COUNTS).write_text(json.dumps(counts), encoding="utf-8")
 
 
@@ -98,14 +91,13 @@ def _most_frequent(words: Mapping[str, int], count: int = MAX_WORDS) -> dict[str
 class PairMaker:
     """Writes the pairs of a piece; see `CorpusConfig` for the options."""
 
-    source: Source
     tokenizer_file: Path
     max_len: int
     short_rate: float
     held_out: float
     seed: int
 
-    def __call__(self, piece: int, folder: Path) -> None:
+    def __call__(self, documents: Sequence[str], folder: Path) -> None:
         """Writes the tokens, lengths and counts of each split."""
         if multiprocessing.parent_process():  # one process per core is enough
             os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -117,8 +109,8 @@ class PairMaker:
                 for split in SPLITS
                 for name in (f"{split}_tokens", f"{split}_lengths", f"{split}_first_lens")
             }
-            for documents in batches(self.source.read(piece)):
-                for split, count, columns in self._pairs_of(documents, tokenizer):
+            for texts in batches(documents):
+                for split, count, columns in self._pairs_of(texts, tokenizer):
                     counts[split].update(count)
                     for name, values in columns.items():
                         files[f"{split}_{name}"].write(values.data)
@@ -187,36 +179,51 @@ def write_arrays(
 
 
 def make_pieces(
-    make: Callable[[int, Path], None], count: int, folder: Path, workers: int, title: str
+    make: Callable[[Sequence[str], Path], None],
+    documents: Iterable[str],
+    folder: Path,
+    workers: int,
+    title: str,
 ) -> list[Path]:
-    """Makes the missing pieces in `folder`; returns the folders of all `count` pieces.
+    """Makes the missing pieces of `documents` in `folder`; returns the folders of all pieces.
 
-    `make` writes the files of a piece to an empty folder and must be picklable. `title` is the title of the
+    `make` writes what becomes of a piece to an empty folder and must be picklable. `title` is that of the
     progress bar.
     """
     folder.mkdir(exist_ok=True)
     for partial in folder.glob("*.partial"):
         shutil.rmtree(partial)
-    # The names contain the count, so that pieces of a different division are not reused.
-    pieces = [folder / f"{piece:06d}-of-{count:06d}" for piece in range(count)]
-    missing = [piece for piece, path in enumerate(pieces) if not path.exists()]
-    if 0 < len(missing) < count:
-        _logger.info("Resuming after %d of %d finished pieces.", count - len(missing), count)
-    if missing:
-        make_piece = functools.partial(_make_piece, make, pieces)
-        num_processes = min(parallel.num_processes(workers), len(missing))
-        with contextlib.closing(parallel.in_order(make_piece, missing, num_processes)) as finished:
-            for _ in tqdm(finished, title, len(missing), unit=" pieces", disable=None):
-                pass
+    pieces: list[Path] = []
+
+    def missing() -> Iterator[tuple[Path, Sequence[str]]]:
+        for number, texts in enumerate(batches(documents, PIECE_CHARACTERS)):
+            # The name contains the size, so that pieces of a different division are not reused.
+            pieces.append(folder / f"{number:06d}-{PIECE_CHARACTERS}")
+            if not pieces[-1].exists():
+                yield pieces[-1], texts
+
+    left = missing()
+    first = list(itertools.islice(left, 2))
+    if first and first[0][0] != pieces[0]:
+        _logger.info("Resuming after %d finished pieces.", pieces.index(first[0][0]))
+    processes = parallel.num_processes(workers) if len(first) > 1 else 1
+    todo = itertools.chain(first, left)
+    with contextlib.closing(
+        parallel.in_order(functools.partial(_make_piece, make), todo, processes)
+    ) as finished:
+        for _ in tqdm(finished, title, unit=" pieces", disable=None):
+            pass
     return pieces
 
 
-def _make_piece(make: Callable[[int, Path], None], pieces: Sequence[Path], number: int) -> None:
-    """Makes piece `number` atomically."""
-    final = pieces[number]
+def _make_piece(
+    make: Callable[[Sequence[str], Path], None], piece: tuple[Path, Sequence[str]]
+) -> None:
+    """Makes a piece atomically in its folder, from its documents."""
+    final, documents = piece
     partial = final.with_name(f"{final.name}.{os.getpid()}.partial")
     partial.mkdir()
-    make(number, partial)
+    make(documents, partial)
     for path in (*partial.iterdir(), partial):
         sync(path)
     partial.rename(final)

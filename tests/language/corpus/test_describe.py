@@ -37,13 +37,13 @@ def test_stopped_preparation_prints_no_traceback_and_keeps_its_pieces(path, numb
         "import sys, time\n"
         "from cli.commands import run_to_end\n"
         "from language import corpus\n"
-        "from language.corpus import documents, pieces\n"
-        "documents.PIECE_BYTES = 4_000\n"
+        "from language.corpus import pieces\n"
+        "pieces.PIECE_CHARACTERS = 4_000\n"
         "make = pieces.PairMaker.__call__\n"
         "frameworks = {'jax', 'flax', 'torch', 'tensorflow', 'transformers'}\n"
-        "def slow(self, piece, folder):\n"
-        "    make(self, piece, folder)\n"
-        "    if piece == 1:\n"
+        "def slow(self, documents, folder):\n"
+        "    make(self, documents, folder)\n"
+        "    if folder.name.startswith('000001'):\n"
         "        print('imported', sorted(frameworks & set(sys.modules)), flush=True)\n"
         "        time.sleep(60)\n"
         "pieces.PairMaker.__call__ = slow\n"
@@ -56,7 +56,7 @@ def test_stopped_preparation_prints_no_traceback_and_keeps_its_pieces(path, numb
     answer = programs.finish(process)
     assert (answer.code, "Traceback" in answer.errors) == (code, False)
     [kept] = (cache.cache_dir() / "data").glob("corpus-*.pieces")
-    assert len(list(kept.glob("000000-of-*[0-9]"))) == 1
-    assert list(kept.glob("000001-of-*[0-9]")) == []
+    assert len(list(kept.glob("000000-*[0-9]"))) == 1
+    assert list(kept.glob("000001-*[0-9]")) == []
     corpus.load(corpus.CorpusConfig(dir=path, **SMALL))
     assert not kept.exists()

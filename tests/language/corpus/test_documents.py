@@ -24,8 +24,7 @@ DOCS = texts.documents(53)
 
 
 def read(path, source="auto", documents="auto"):
-    opened = open_source(str(path), source, documents)
-    return [doc for piece in range(opened.num_pieces) for doc in opened.read(piece)]
+    return list(open_source(str(path), source, documents).documents())
 
 
 def kind(path, documents="auto"):
@@ -42,15 +41,9 @@ def form(request, tmp_path):
 # --- Every document once, in order
 
 
-def test_every_document_is_read_once_however_the_files_are_divided(monkeypatch, form):
-    path, separator, _, docs = form
-    for piece_bytes in (1, 2, 7, 61, 500, 10**9):
-        monkeypatch.setattr(documents, "PIECE_BYTES", piece_bytes)
-        assert read(path, documents=separator) == docs, piece_bytes
-
-
-def test_infers_what_separates_documents(form):
-    path, _, inferred, docs = form
+def test_reads_every_document_and_infers_what_separates_them(form):
+    path, separator, inferred, docs = form
+    assert read(path, documents=separator) == docs
     assert kind(path) == inferred
     assert read(path) == read(path.parent) == docs
 
@@ -79,14 +72,12 @@ def test_headings_of_documents_and_of_sections_are_dropped(tmp_path):
     assert read(path, documents="heading") == ["Before.", "A = b = c .\nMore .", "End."]
 
 
-def test_lines_like_headings_are_text_if_headings_are_spaced(tmp_path, monkeypatch):
+def test_lines_like_headings_are_text_if_headings_are_spaced(tmp_path):
     text = " \n = One = \n \n Key : G \n = Goals ; A = \n Points . \n \n = = P = = \n \n More .\n"
     path = texts.write(tmp_path / "wiki.tokens", text + " = Two = \n \n = = 2 = = \nEnd . ")
     assert kind(path) == kind(path, "heading") == "spaced_heading"
     first = "Key : G\n= Goals ; A =\nPoints .\nMore ."
-    for piece_bytes in (1, 7, 10**9):
-        monkeypatch.setattr(documents, "PIECE_BYTES", piece_bytes)
-        assert read(path) == read(path, documents="heading") == [first, "End ."]
+    assert read(path) == read(path, documents="heading") == [first, "End ."]
 
 
 def test_source_selects_text_or_json_of_one_folder(tmp_path):
@@ -111,16 +102,14 @@ def test_reads_one_document_at_a_time(tmp_path):
     """The first document of a file is yielded before the rest is read."""
     path = tmp_path / "x.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"text": "A text."}\n' * 50_000)[:-100])
-    assert next(open_source(str(path)).read(0)) == "A text."
+    assert next(open_source(str(path)).documents()) == "A text."
 
 
-def test_reads_a_tensorflow_dataset(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "EXAMPLES_PER_PIECE", 7)
+def test_reads_a_tensorflow_dataset(tmp_path):
     features = lambda connectors: dict.fromkeys(("text", "title"), connectors.Text())
     rows = {"train": [{"text": doc, "title": "x"} for doc in (*DOCS, " \n")]}
     path = write_tfds(tmp_path, "corpus", features, rows, disable_shuffling=True).parent
     assert read(path) == read(path / "1.0.0") == read(path, "tfds", "line") == DOCS
-    assert open_source(str(path)).num_pieces == 8
     with pytest.raises(ValueError, match=r"data\.documents"):
         open_source(str(path), documents="heading")
     info = path / "1.0.0" / "dataset_info.json"
@@ -137,7 +126,6 @@ NO_DOCUMENTS = ["{", "[]", "5", '"a"', '{"txt": "a"}', '{"text": 5}', '{"text": 
 ARCHIVE = gzip.compress("\n".join(json.dumps({"text": doc}) for doc in DOCS).encode(), mtime=0)
 
 
-@pytest.mark.parametrize("piece_bytes", [7, 10**9])
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -154,10 +142,7 @@ ARCHIVE = gzip.compress("\n".join(json.dumps({"text": doc}) for doc in DOCS).enc
         ("x.txt", "\ufeffOne.\r\rTwo.".encode(), "carriage returns"),
     ],
 )
-def test_error_names_the_file_and_the_position(
-    tmp_path, monkeypatch, name, content, words, piece_bytes
-):
-    monkeypatch.setattr(documents, "PIECE_BYTES", piece_bytes)
+def test_error_names_the_file_and_the_position(tmp_path, name, content, words):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=f"/{re.escape(name)} .*{words}"):
         read(tmp_path / name)
