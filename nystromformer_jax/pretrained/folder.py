@@ -11,7 +11,7 @@ from typing import Any, Literal
 import flax.linen as nn
 from jax.typing import DTypeLike
 
-from nystromformer_jax.backbone import Nystromformer, NystromformerConfig
+from nystromformer_jax.backbone import NystromformerConfig
 from nystromformer_jax.pretrained import files
 from nystromformer_jax.pretrained.config_json import (
     MAX_TEXT_LEN,
@@ -26,7 +26,7 @@ from nystromformer_jax.pretrained.config_json import (
     write_config,
 )
 from nystromformer_jax.pretrained.names import FAMILIES, MODELS, ROBERTAS, TOKEN_HEADS, ModelClass
-from nystromformer_jax.pretrained.tensors import lacks_head, read_params, write_tensors
+from nystromformer_jax.pretrained.tensors import model_of, read_params, write_tensors
 from nystromformer_jax.support.spelling import nearest
 
 Quirks = Literal["none", "hf"]
@@ -95,8 +95,7 @@ def from_pretrained(
     folder = Path(folder)
     weights = functools.cache(lambda: files.read_weights(folder))
     source = read_source(files.read_config_file(folder), folder, weights)
-    if model_class is None and lacks_head(source, weights()):
-        model_class = Nystromformer
+    model_class = model_class or model_of(source, weights())
     model = make_model(source, model_class, quirks, {**changes, "dtype": dtype})
     params = read_params(model, source, weights(), seed=seed)
     _warn_of_exact_attention(source, changes)
@@ -218,20 +217,19 @@ def make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> Nyst
 def make_model(
     source: Source, model_class: ModelClass | None, quirks: str, changes: Mapping[str, Any]
 ) -> Any:
-    """Returns the model described by `source`, with `changes` to the config."""
-    model = model_class or source.model
-    if model is None or model not in MODELS.values():
+    """Returns the model of a class described by `source`, with `changes` to the config."""
+    if model_class is None or model_class not in MODELS.values():
         raise ValueError(
             f"model_class must be one of {', '.join(MODELS)}, got {model_class!r}; the architecture in the"
             f" config.json of {source.where} is {source.architecture or None!r}."
         )
     activation = source.fields["activation"]
-    if source.kind in ROBERTAS and model in TOKEN_HEADS and activation != "gelu":
+    if source.kind in ROBERTAS and model_class in TOKEN_HEADS and activation != "gelu":
         raise ValueError(
             f"{source.where} has hidden_act = {activation!r} in its config.json, but RoBERTa's head for"
             ' masked tokens always has "gelu": pass another model_class or checkpoint.'
         )
-    return model(make_config(source, quirks, changes))
+    return model_class(make_config(source, quirks, changes))
 
 
 def _warn_of_exact_attention(source: Source, changes: Mapping[str, Any]) -> None:
