@@ -288,18 +288,18 @@ def _read_section(raw: Mapping[str, Any], kind: str, where: Path) -> dict[str, A
 
 
 def _is_stale(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors]) -> bool:
-    """Returns True, with a warning, if the weights have changed since the section was written.
+    """Returns True, with a warning, if transformers has changed the weights since the section was written.
 
-    transformers copies the section unchanged when it saves a trained model.
+    transformers copies the section unchanged when it saves a trained model, and adds its version. This
+    package never writes that version, so the weights of its own folders are not hashed.
     """
-    expected = raw[SECTION].get(WEIGHTS_HASH)
-    if expected is None:  # written by an older version
-        is_stale = "transformers_version" in raw
-    else:
-        try:
-            is_stale = fingerprint(weights()) != expected
-        except FileNotFoundError:  # the folder has no weights
-            return False
+    if "transformers_version" not in raw:
+        return False
+    expected = raw[SECTION].get(WEIGHTS_HASH)  # older versions wrote none
+    try:
+        is_stale = expected is None or fingerprint(weights()) != expected
+    except FileNotFoundError:  # the folder has no weights
+        return False
     if is_stale:
         warnings.warn(
             f"{where} has a section {SECTION} in its config.json, but its weights have changed since"

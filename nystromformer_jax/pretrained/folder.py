@@ -111,7 +111,8 @@ def read_config(
 ) -> NystromformerConfig:
     """Returns the config of the model that `from_pretrained` returns for the same arguments.
 
-    Weights are read only to check that they match the section "nystromformer_jax" of config.json.
+    Weights are read only if transformers wrote config.json, to check that they match its section
+    "nystromformer_jax".
 
     Raises:
       FileNotFoundError: The folder or config.json is missing.

@@ -163,6 +163,22 @@ def test_differences_in_transformers_are_named(changes, words):
     assert all(word in text for word, text in zip(words, differences, strict=True))
 
 
+def test_weights_are_hashed_only_if_transformers_wrote_the_config(tmp_path):
+    """transformers copies our section of config.json when it saves weights that it trained."""
+    model = NystromformerForMaskedLM(CONFIG)
+    config = saved(tmp_path, model)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**config, "transformers_version": "5.0.0"}))
+    assert read_config(tmp_path) == model.config
+    file.write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(b"not read")
+    assert read_config(tmp_path) == model.config
+    saved(tmp_path, model, random_variables(model, seed=1))
+    file.write_text(json.dumps({**config, "transformers_version": "5.0.0"}))
+    with pytest.warns(UpstreamMismatchWarning, match="weights have changed"):
+        assert read_config(tmp_path) != model.config
+
+
 def test_saving_warns_of_differences_in_transformers(tmp_path):
     config = dataclasses.replace(CONFIG, attention="linear")
     with pytest.warns(UpstreamMismatchWarning, match="it has no linear attention"):
