@@ -46,7 +46,7 @@ _OPTIONS = (
     "choice_activation",
 )
 SECTION_FIELDS = {
-    "nystromformer": ("attention", *_OPTIONS),
+    "nystromformer": ("attention", "classifier_dropout_rate", *_OPTIONS),
     **dict.fromkeys(["bert", *ROBERTAS], (*_OPTIONS, "num_landmarks")),
 }
 # Hugging Face's key: field of `NystromformerConfig`, and default of a missing key (transformers 5.23).
@@ -259,6 +259,9 @@ def _upstream_fields(raw: Mapping[str, Any], kind: str, where: Path) -> dict[str
         "max_len": fields["max_len"] - position_offset(raw),
         "attention": "softmax",
         "conv_kernel_size": 0,
+        "classifier_dropout_rate": (
+            None if raw.get("classifier_dropout") is None else read("classifier_dropout", float)
+        ),
         "classifier_activation": "tanh",
         "choice_activation": "tanh",
     }
@@ -406,6 +409,7 @@ def write_config(
         fields["conv_kernel_size"] = config.conv_kernel_size if has_kernels else 1
     else:
         fields["max_position_embeddings"] += position_offset(fields)
+        fields["classifier_dropout"] = config.classifier_dropout_rate
     return {**fields, "architectures": [FAMILIES[layout].classes + head], SECTION: section}
 
 

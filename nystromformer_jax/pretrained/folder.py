@@ -85,7 +85,8 @@ def from_pretrained(
         still count real tokens only.
       dtype: Dtype of activations, float32 or bfloat16, which is not saved with a model.
       seed: Seed of parameters that are not in the checkpoint.
-      **changes: Fields of `NystromformerConfig`.
+      **changes: Fields of `NystromformerConfig`. dropout_rate also replaces the classifier_dropout of
+        config.json.
 
     Raises:
       FileNotFoundError: The folder, config.json or the weights are missing.
@@ -194,6 +195,8 @@ def make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> Nyst
     for name in changes.keys() - known:
         raise ValueError(f"NystromformerConfig has no field {name!r}{nearest(name, known)}")
     fields = {**source.fields, **QUIRKS[quirks], **changes}
+    if "dropout_rate" in changes and "classifier_dropout_rate" not in changes:
+        fields["classifier_dropout_rate"] = None
     # Nyström attention adds a new convolution to BERT, RoBERTa and the authors' softmax models.
     is_foreign = source.family is not FAMILIES["nystromformer"]
     if is_foreign and fields["attention"] == "nystrom" and "conv_kernel_size" not in changes:
