@@ -154,8 +154,8 @@ def convert(
         file.parent.mkdir(exist_ok=True)
     write_files(others)
     lines = [f"{dest} contains a {type(model).__name__}; {_sizes(model.config)}."]
-    if source.exact_by_equality and "attention" not in changes:
-        lines.insert(0, f"Its attention is exact, as upstream: {_why_exact(source)}.")
+    if source.why_exact and "attention" not in changes:
+        lines.insert(0, f"Its attention is exact, as upstream: {source.why_exact}.")
     return lines
 
 
@@ -194,20 +194,13 @@ def _sizes(config: NystromformerConfig) -> str:
     )
 
 
-def _why_exact(source: Source) -> str:
-    landmarks = source.fields["num_landmarks"]
-    length = "seq_len" if source.kind == "the authors' BERT" else "segment_means_seq_len"
-    return f"num_landmarks = {length} = {landmarks}, and equal numbers mean exact attention"
-
-
 def _upstream_attention(source: Source) -> str:
     if source.kind == "nystromformer_jax":
         return "as here"
-    if source.exact_by_equality:
-        return f"exact, in O(n²) ({_why_exact(source)}), and a convolution"
     if source.fields["attention"] == "nystrom":
         return f"{source.fields['num_landmarks']} landmarks and a convolution"
-    return "exact, in O(n²)"
+    why = f" ({source.why_exact}), and a convolution" if source.why_exact else ""
+    return f"exact, in O(n²){why}"
 
 
 def _our_attention(config: NystromformerConfig) -> str:

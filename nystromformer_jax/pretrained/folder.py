@@ -238,13 +238,10 @@ def make_model(
 
 def _warn_of_exact_attention(source: Source, changes: Mapping[str, Any]) -> None:
     """Warns if attention is exact only because num_landmarks equals segment_means_seq_len."""
-    if source.exact_by_equality and "attention" not in changes:
-        landmarks = source.fields["num_landmarks"]
+    if source.why_exact and "attention" not in changes:
         warnings.warn(
-            f"{source.where} has num_landmarks = segment_means_seq_len = {landmarks}; where the two are"
-            " equal, Hugging Face's Nyströmformer runs exact attention, in O(n²), and so does this"
-            ' model. Pass attention="nystrom" for landmarks, or attention="softmax" to silence this'
-            " warning.",
+            f"{source.where} has {source.why_exact}, in O(n²), in transformers and here. Pass"
+            ' attention="nystrom" for landmarks, or attention="softmax" to silence this warning.',
             ExactAttentionWarning,
             stacklevel=3,
         )

@@ -149,10 +149,10 @@ def test_a_failed_write_keeps_the_old_files(tmp_path):
         ({"attention": "softmax", "conv_kernel_size": 0}, []),
         ({"attention": "linear", "classifier_activation": None}, ["no linear attention"]),
         ({"pinv_start": "batch_max"}, ["max_len=13 is not a multiple", "gelu_new"]),
-        ({"num_landmarks": 1}, ["exactly 13 tokens", "pseudoinverse", "gelu_new"]),
+        ({"num_landmarks": 1}, ["exactly 13 tokens", "pinv_start", "gelu_new"]),
         (
             {"landmark_selection": "kmeans", "normalize_rows": True, "pinv_iters": 4},
-            ["13", "6 iterations", "clusters", "normalized", "gelu_new"],
+            ["13", "pinv_iters=6", "pinv_start", "landmark_sel", "normalize_rows", "gelu_new"],
         ),
     ],
 )
