@@ -100,6 +100,14 @@ def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> 
     if ours != theirs:
         how = "repeats them" if ours > theirs else "uses the first ones"
         _logger.info("%s has %d positions; data.max_len=%d %s.", init.checkpoint, theirs, ours, how)
+    rate = found.metadata.get("classifier_dropout")
+    if rate is not None and rate != found.dropout_rate and "dropout_rate" in model:
+        _logger.info(
+            "%s has classifier_dropout = %s in its config.json; model.dropout_rate=%s replaces it.",
+            init.checkpoint,
+            rate,
+            found.dropout_rate,
+        )
     return found
 
 

@@ -122,7 +122,6 @@ def train(run: Pretraining, corpus: Corpus, workdir: training.Workdir) -> dict[s
     """
     model = run.model(corpus.tokenizer.vocab_size)
     config = model.config
-    check_tokenizer(corpus.tokenizer, config, run.init)
     init_sha256 = record_weights(run.init, workdir)
 
     def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:

@@ -68,6 +68,8 @@ class NystromformerConfig:
       activation: Activation of MLPs and the masked-token head: `"gelu"` (in BERT), `"gelu_tanh"` (in the
         authors' models), `"relu"` or `"tanh"`.
       dropout_rate: Dropout rate of embeddings, attention output, MLP output and heads.
+      classifier_dropout_rate: Dropout rate of the heads of classification and multiple choice; None for
+        `dropout_rate`.
       num_labels: C of the classification heads.
       classifier_activation: Activation in the head of sequence classification; None for `activation`.
       choice_activation: Activation in the head of multiple choice: "relu" as in Hugging Face's
@@ -105,6 +107,7 @@ class NystromformerConfig:
     attention_dropout_rate: float = 0.1
     activation: Activation = "gelu_tanh"
     dropout_rate: float = 0.1
+    classifier_dropout_rate: float | None = None
     layer_norm_epsilon: float = 1e-5
     num_labels: int = 2
     classifier_activation: Activation | None = "tanh"
@@ -139,6 +142,8 @@ class NystromformerConfig:
             )
         check_rate("dropout_rate", self.dropout_rate)
         check_rate("attention_dropout_rate", self.attention_dropout_rate)
+        if self.classifier_dropout_rate is not None:
+            check_rate("classifier_dropout_rate", self.classifier_dropout_rate)
         if not self.layer_norm_epsilon > 0:
             raise ValueError(f"layer_norm_epsilon must be positive, got {self.layer_norm_epsilon}.")
         if not self.initializer_range >= 0:

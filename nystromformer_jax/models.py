@@ -31,6 +31,11 @@ def _logits(config: NystromformerConfig, features: int, name: str) -> nn.Dense:
     return nn.Dense(features, dtype=jnp.float32, kernel_init=kernel_init(config), name=name)
 
 
+def _classifier_dropout(config: NystromformerConfig) -> Dropout:
+    rate = config.classifier_dropout_rate
+    return Dropout(config.dropout_rate if rate is None else rate)
+
+
 class MaskedTokenHead(nn.Module):
     """Dense layer, activation, layer norm, and a projection to the vocabulary with a bias.
 
@@ -150,7 +155,7 @@ class NystromformerForSequenceClassification(_ModelWithHead):
     ) -> Float[Array, "B C"]:
         """Returns logits, in float32."""
         config = self.config
-        dropout = Dropout(config.dropout_rate)
+        dropout = _classifier_dropout(config)
         first = dropout(_first_token(hidden, mask), deterministic=deterministic)
         activation = ACTIVATIONS[config.classifier_activation or config.activation]
         x = activation(_dense(config, config.embed_dim, "dense")(first))
@@ -166,7 +171,7 @@ class NystromformerForTokenClassification(_ModelWithHead):
     ) -> Float[Array, "B L C"]:
         """Returns logits, in float32."""
         config = self.config
-        hidden = Dropout(config.dropout_rate)(hidden, deterministic=deterministic)
+        hidden = _classifier_dropout(config)(hidden, deterministic=deterministic)
         return _logits(config, config.num_labels, "output")(hidden)
 
 
@@ -184,7 +189,8 @@ class NystromformerForQuestionAnswering(_ModelWithHead):
 class NystromformerForMultipleChoice(nn.Module):
     """Scores N choices from the first real token of each sequence: logits [B N].
 
-    Differs: Hugging Face's Nyströmformer has no dropout between the two dense layers.
+    Differs: Hugging Face's Nyströmformer has no dropout between the two dense layers, and RoBERTa's multiple
+    choice does not use classifier_dropout.
     """
 
     config: NystromformerConfig
@@ -214,7 +220,7 @@ class NystromformerForMultipleChoice(nn.Module):
         )
         x = _dense(config, config.embed_dim, "dense")(_first_token(hidden, mask))
         x = ACTIVATIONS[config.choice_activation](x)
-        x = Dropout(config.dropout_rate)(x, deterministic=deterministic)
+        x = _classifier_dropout(config)(x, deterministic=deterministic)
         return _logits(config, 1, "output")(x).reshape(inputs.shape[:2])
 
 

@@ -28,13 +28,15 @@ def binomial_error(accuracy: float, examples: int) -> float:
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """Returns the mean, standard deviation and 95 % interval; NaN of too few values.
+    """Returns the mean, standard deviation and 95 % interval; NaN of too few values or of any NaN.
 
     Two values have no interval: Student's would be 13 times as wide as their distance, or zero if they agree.
     """
     from scipy import stats  # a dependency of jax
 
     n = len(values)
+    if any(math.isnan(value) for value in values):  # an error in `statistics`
+        return Summary(n, math.nan, math.nan, math.nan)
     mean = statistics.fmean(values) if n else math.nan
     deviation = statistics.stdev(values) if n > 1 else math.nan
     if n < 3:

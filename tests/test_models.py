@@ -203,6 +203,9 @@ def test_dropout_applies_where_bert_applies_it(rngs, kind, of_head):
     shape = (1, BATCH, LENGTH) if kind is NystromformerForMultipleChoice else (BATCH, LENGTH)
     dropped = dropped_shapes(model, variables_of(model), tokens(rngs, *shape))
     assert dropped == [*[(BATCH, LENGTH, EMBED)] * 3, *of_head]
+    model = kind(config(num_layers=1, classifier_dropout_rate=0.0))
+    dropped = dropped_shapes(model, variables_of(model), tokens(rngs, *shape))
+    assert len(dropped) == 3 + (kind is NystromformerForPreTraining)
 
 
 CHOICES, WORDS = NystromformerForMultipleChoice, NystromformerForMaskedLM

@@ -1,7 +1,6 @@
 """GLUE's tasks and IMDb: the section "data" of a config, and the examples of their files.
 
-Quotation marks are part of the text. MRPC is read from prepared tables, or from Microsoft's two files and
-GLUE's `dev_ids.tsv`. Both give the same examples.
+Quotation marks are part of the text.
 """
 
 import dataclasses
@@ -26,13 +25,6 @@ from language.finetune.task import DataConfig, Source
 
 # Part of every fingerprint. Increase it when the same files and tokenizer give different data.
 FORMAT = 1
-
-# Source: nyu-mll/GLUE-baselines, download_glue_data.py, which makes MRPC's tables from these three files.
-MSR_FILES = {
-    "train": "msr_paraphrase_train.txt",
-    "valid": "dev_ids.tsv",
-    "test": "msr_paraphrase_test.txt",
-}
 
 _logger = logging.getLogger(__name__)
 
@@ -114,19 +106,20 @@ def find(task: GlueTask, folder: Path) -> RawFiles | dict[str, Path]:
         return imdb.find(folder, task.title)
     folders = (folder / task.title, folder)
     for parent in folders:
-        for names in (task.files, *([MSR_FILES] if task.name == "mrpc" else [])):
-            files = {split: parent / name for split, name in names.items()}
-            found = {split: path for split, path in files.items() if path.is_file()}
-            if files.keys() - found.keys() <= set(task.optional):
-                return found
+        files = {split: parent / name for split, name in task.files.items()}
+        found = {split: path for split, path in files.items() if path.is_file()}
+        if files.keys() - found.keys() <= set(task.optional):
+            return found
     required = [name for split, name in task.files.items() if split not in task.optional]
     partial = next((p for p in folders if any((p / name).is_file() for name in required)), None)
     missing = next(name for name in required if not ((partial or folder) / name).is_file())
     place = partial or (f"{folders[0]} and {folder}" if folder.name else "the current folder")
+    how = f"Unpack {task.title} of https://gluebenchmark.com/tasks"
+    if task.name == "mrpc":  # the site has only Microsoft's files
+        how = "Make them with download_glue_data.py of nyu-mll/GLUE-baselines on GitHub"
     raise FileNotFoundError(
         f"{task.title} needs the files {', '.join(required)}, and {missing} is missing in {place}."
-        f" Unpack {task.title} of https://gluebenchmark.com/tasks, and set --config.data.dir to its"
-        " folder, or to the one above."
+        f" {how}, and set --config.data.dir to their folder, or to the one above."
     )
 
 
@@ -146,8 +139,6 @@ def read(
     splits, left_out = dict[str, list[Example]](), dict[str, list[int]]()
     if isinstance(source, RawFiles):
         splits = _read_reviews(source, seed)
-    elif source["valid"].name == MSR_FILES["valid"]:
-        splits = _from_msr(task, source)
     else:
         for split, path in source.items():
             splits[split], skipped = read_table(task, split, path)
@@ -220,23 +211,6 @@ def _hold_out(examples: list[Example], share: float, seed: int) -> dict[str, lis
         "train": list(itertools.compress(examples, ~is_valid)),
         "valid": list(itertools.compress(examples, is_valid)),
     }
-
-
-def _from_msr(task: GlueTask, files: Mapping[str, Path]) -> dict[str, list[Example]]:
-    """Returns the splits of MRPC from Microsoft's files; `dev_ids.tsv` lists the validation pairs."""
-    valid_keys = {tuple(cells) for _, cells in tsv_cells(read_text(files["valid"]))}
-    examples, _ = read_table(task, "train", files["train"])
-    _, *rows = tsv_cells(read_text(files["train"]))
-    keys = [tuple(cells[1:3]) for _, cells in rows]
-    if missing := valid_keys - set(keys):
-        raise ValueError(
-            f"{files['valid']} names {len(missing)} pairs that are not in {files['train']}: the files are"
-            " from different releases."
-        )
-    splits: dict[str, list[Example]] = {"train": [], "valid": []}
-    for example, key in zip(examples, keys, strict=True):
-        splits["valid" if key in valid_keys else "train"].append(example)
-    return {**splits, "test": read_table(task, "test", files["test"])[0]}
 
 
 def _read_reviews(source: RawFiles, seed: int) -> dict[str, list[Example]]:

@@ -36,6 +36,8 @@ TITLES = {
 }
 SPLIT_TITLES = {"valid": "", "valid_mismatched": "mismatched ", "test": "test "}
 PRETRAINING_METRICS = ("mlm_accuracy", "order_accuracy", "mlm_loss", "perplexity")
+# Metrics that every pretraining has; objective.order_weight=0 gives no order_accuracy.
+REQUIRED = ("mlm_accuracy", "mlm_loss")
 NOT_RUN = "not run"
 # Keys of a setting that may differ between a pretrained model and the same model from scratch.
 START = {"init.from_scratch", "init.init_sha256"}
@@ -57,7 +59,7 @@ def read(folders: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     for run in runs.to_dict("records"):
         if run["kind"] == "glue" and run["task"] not in TASKS:
             raise ValueError(f"{run['folder']}: the task is unknown{nearest(run['task'], TASKS)}")
-        for metric in metrics_of(run["task"]):
+        for metric in metrics_of(run["task"]) if run["task"] else REQUIRED:
             if math.isnan(run.get(f"valid.{metric}", math.nan)):
                 raise ValueError(f"{run['folder'] / 'result.json'}: valid.{metric} is missing.")
     return runs, left_out

@@ -5,6 +5,7 @@ python -m nystromformer_jax.pretrained convert SOURCE DEST --attention=nystrom -
 """
 
 import argparse
+import contextlib
 import functools
 import json
 import logging
@@ -20,12 +21,13 @@ from nystromformer_jax.pretrained.authors import read_authors_source
 from nystromformer_jax.pretrained.config_json import Source, differences_upstream, read_source
 from nystromformer_jax.pretrained.folder import make_config, make_model, save_pretrained
 from nystromformer_jax.pretrained.names import MODELS, ModelClass, Tensors, find_model
-from nystromformer_jax.pretrained.tensors import param_shapes, read_params
+from nystromformer_jax.pretrained.sentence import MODULES, OF_TOKENS, PROMPTS, module_files
+from nystromformer_jax.pretrained.tensors import model_of, param_shapes, read_params
 from nystromformer_jax.support.durable import DISK_FAILED, read_json, write_files
 
 CHANGES = {"attention": str, "max_len": int, "num_landmarks": int, "conv_kernel_size": int}
-# Files of a tokenizer, and the keys of its maximum length.
-TOKENIZER_FILES: dict[str, tuple[str, ...]] = {
+# Files of a tokenizer and of sentence-transformers, and the keys of their maximum length.
+OTHER_FILES: dict[str, tuple[str, ...]] = {
     "tokenizer.json": ("max_length",),
     "tokenizer_config.json": ("model_max_length", "max_len"),
     "special_tokens_map.json": (),
@@ -35,6 +37,9 @@ TOKENIZER_FILES: dict[str, tuple[str, ...]] = {
     "merges.txt": (),
     "spiece.model": (),
     "sentencepiece.bpe.model": (),
+    MODULES: (),
+    PROMPTS: (),
+    **dict.fromkeys(OF_TOKENS, ("max_seq_length",)),
 }
 TORCH_SUFFIXES = (".bin", ".cp", ".model", ".pt", ".pth")
 
@@ -78,12 +83,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def describe(folder: Path) -> list[str]:
     """Returns lines about the checkpoint in a folder."""
     raw = files.read_config_file(folder)
-    source = read_source(raw, folder, functools.partial(files.read_weights, folder))
+    weights = functools.cache(lambda: files.read_weights(folder))
+    source = read_source(raw, folder, weights)
     config = make_config(source, "none", {})
-    name = source.model.__name__ if source.model else "no such model: pass model_class"
-    model = (source.model or MODELS["Nystromformer"])(config)
+    model_class = source.model
+    # Without weights, or without torch to read them, the head is that of config.json.
+    with contextlib.suppress(FileNotFoundError, ImportError):
+        model_class = model_of(source, weights())
+    name = model_class.__name__ if model_class else "no such model: pass model_class"
+    model = (model_class or MODELS["Nystromformer"])(config)
     count = sum(math.prod(shape) for shape in param_shapes(model).values())
-    weights = [path for path in sorted(folder.iterdir()) if path.suffix in (".safetensors", ".bin")]
+    found = [path for path in sorted(folder.iterdir()) if path.suffix in (".safetensors", ".bin")]
     lines = [
         f"{folder}: {source.kind}, {source.architecture or 'no architecture'} ({name} here)",
         _sizes(config),
@@ -94,14 +104,16 @@ def describe(folder: Path) -> list[str]:
     if source.kind == "nystromformer_jax":
         differences = differences_upstream(type(model), config)
         lines += [f"in transformers: {difference}" for difference in differences]
-    lines += [f"{path.name}: {path.stat().st_size / 2**20:,.1f} MiB" for path in weights]
+    lines += [f"{path.name}: {path.stat().st_size / 2**20:,.1f} MiB" for path in found]
     return lines
 
 
 def convert(
     path: Path, dest: Path, model_class: ModelClass | None, changes: dict[str, Any]
 ) -> list[str]:
-    """Converts a checkpoint and its tokenizer to the folder `dest`; returns lines about the model.
+    """Converts a checkpoint to the folder `dest`, with its tokenizer and the files of sentence-transformers.
+
+    Returns lines about the model.
 
     `path` is a folder that `from_pretrained` reads, or a pickled file of the authors' code or its folder,
     with config.json in that folder or the one above. `dest` must be missing or empty. `model_class` and
@@ -128,28 +140,29 @@ def convert(
         source, tensors = read_authors_source(raw, weights(), path, model_class)
     else:
         source, tensors = read_source(raw, path, weights), weights()
-    model = make_model(source, model_class, "none", changes)
+    model = make_model(source, model_class or model_of(source, tensors), "none", changes)
     params = read_params(model, source, tensors)
-    is_resized = model.config.max_len != source.fields["max_len"]
-    tokenizer = {
+    others = {
         dest / name: functools.partial(
-            Path.write_bytes, data=_tokenizer_file(folder / name, model.config.max_len, is_resized)
+            Path.write_bytes, data=_other_file(folder / name, changes.get("max_len"))
         )
-        for name in TOKENIZER_FILES
+        for name in (*OTHER_FILES, *module_files(folder))
         if (folder / name).is_file()
     }
     save_pretrained(dest, model, {"params": params})
-    write_files(tokenizer)
+    for file in others:
+        file.parent.mkdir(exist_ok=True)
+    write_files(others)
     lines = [f"{dest} contains a {type(model).__name__}; {_sizes(model.config)}."]
-    if source.exact_by_equality and "attention" not in changes:
-        lines.insert(0, f"Its attention is exact, as upstream: {_why_exact(source)}.")
+    if source.why_exact and "attention" not in changes:
+        lines.insert(0, f"Its attention is exact, as upstream: {source.why_exact}.")
     return lines
 
 
 def _only_pickle(folder: Path) -> Path:
     """Returns the only file in a folder that PyTorch pickled; raises an error if there is none or several."""
     paths = sorted(path for path in folder.glob("[!.]*") if path.suffix in TORCH_SUFFIXES)
-    paths = [path for path in paths if path.is_file() and path.name not in TOKENIZER_FILES]
+    paths = [path for path in paths if path.is_file() and path.name not in OTHER_FILES]
     if not paths:
         raise FileNotFoundError(
             f"{folder} contains no weights: neither {files.WEIGHTS} nor {files.TORCH_WEIGHTS} nor"
@@ -161,10 +174,10 @@ def _only_pickle(folder: Path) -> Path:
     return paths[0]
 
 
-def _tokenizer_file(path: Path, max_len: int, is_resized: bool) -> bytes:
-    """Returns the content of a tokenizer file, with the maximum length `max_len` if it changes."""
-    keys = TOKENIZER_FILES[path.name] if is_resized else ()
-    if keys:
+def _other_file(path: Path, max_len: int | None) -> bytes:
+    """Returns the content of a file beside the model, with the maximum length `max_len` if given."""
+    keys = OTHER_FILES.get(path.name)
+    if keys and max_len is not None:
         values = read_json(path)
         holder = (values.get("truncation") or {}) if path.name == "tokenizer.json" else values
         if lengths := {key: max_len for key in keys if key in holder}:
@@ -181,20 +194,13 @@ def _sizes(config: NystromformerConfig) -> str:
     )
 
 
-def _why_exact(source: Source) -> str:
-    landmarks = source.fields["num_landmarks"]
-    length = "seq_len" if source.kind == "the authors' BERT" else "segment_means_seq_len"
-    return f"num_landmarks = {length} = {landmarks}, and equal numbers mean exact attention"
-
-
 def _upstream_attention(source: Source) -> str:
     if source.kind == "nystromformer_jax":
         return "as here"
-    if source.exact_by_equality:
-        return f"exact, in O(n²) ({_why_exact(source)}), and a convolution"
     if source.fields["attention"] == "nystrom":
         return f"{source.fields['num_landmarks']} landmarks and a convolution"
-    return "exact, in O(n²)"
+    why = f" ({source.why_exact}), and a convolution" if source.why_exact else ""
+    return f"exact, in O(n²){why}"
 
 
 def _our_attention(config: NystromformerConfig) -> str:

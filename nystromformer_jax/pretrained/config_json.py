@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nystromformer_jax.attention.options import DEFAULTS
+from nystromformer_jax.attention.options import DEFAULTS, options_of
 from nystromformer_jax.backbone import Nystromformer, NystromformerConfig
 from nystromformer_jax.models import (
     NystromformerForMultipleChoice,
@@ -46,7 +46,7 @@ _OPTIONS = (
     "choice_activation",
 )
 SECTION_FIELDS = {
-    "nystromformer": ("attention", *_OPTIONS),
+    "nystromformer": ("attention", "classifier_dropout_rate", *_OPTIONS),
     **dict.fromkeys(["bert", *ROBERTAS], (*_OPTIONS, "num_landmarks")),
 }
 # Hugging Face's key: field of `NystromformerConfig`, and default of a missing key (transformers 5.23).
@@ -88,6 +88,12 @@ _READ_ACTIVATIONS = {
     "tanh": "tanh",
 }
 _WRITTEN_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "tanh": "tanh"}
+# Options of transformers' landmark attention. Its layout and its mask change nothing on unpadded input.
+_UPSTREAM_OPTIONS = {
+    name: value
+    for name, value in {**DEFAULTS, "pinv_start": "batch_max"}.items()
+    if name not in ("num_landmarks", "landmark_layout", "mask_conv")
+}
 # The only values that this package supports.
 _BERT_OPTIONS: Mapping[str, Any] = {
     "is_decoder": False,
@@ -131,7 +137,17 @@ class Source:
     model: ModelClass | None  # class of this package for that architecture
     fields: Mapping[str, Any]  # values for `NystromformerConfig`
     position_offset: int  # unused first rows of the position table
-    exact_by_equality: bool  # exact because num_landmarks == segment_means_seq_len
+    equal_key: (
+        str  # key of the length that equals num_landmarks, which means exact attention; or ""
+    )
+
+    @property
+    def why_exact(self) -> str:
+        """Why a checkpoint with landmarks has exact attention; empty if it has not, or has no landmarks."""
+        if not self.equal_key:
+            return ""
+        landmarks = self.fields["num_landmarks"]
+        return f"num_landmarks = {self.equal_key} = {landmarks}, and equal numbers mean exact attention"
 
     @property
     def conv_width(self) -> int:
@@ -179,7 +195,7 @@ def read_source(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tenso
         model=model,
         fields={**fields, **section},
         position_offset=position_offset(raw),
-        exact_by_equality=exact,
+        equal_key="segment_means_seq_len" if exact else "",
     )
 
 
@@ -259,6 +275,9 @@ def _upstream_fields(raw: Mapping[str, Any], kind: str, where: Path) -> dict[str
         "max_len": fields["max_len"] - position_offset(raw),
         "attention": "softmax",
         "conv_kernel_size": 0,
+        "classifier_dropout_rate": (
+            None if raw.get("classifier_dropout") is None else read("classifier_dropout", float)
+        ),
         "classifier_activation": "tanh",
         "choice_activation": "tanh",
     }
@@ -288,18 +307,18 @@ def _read_section(raw: Mapping[str, Any], kind: str, where: Path) -> dict[str, A
 
 
 def _is_stale(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors]) -> bool:
-    """Returns True, with a warning, if the weights have changed since the section was written.
+    """Returns True, with a warning, if transformers has changed the weights since the section was written.
 
-    transformers copies the section unchanged when it saves a trained model.
+    transformers copies the section unchanged when it saves a trained model, and adds its version. This
+    package never writes that version, so the weights of its own folders are not hashed.
     """
-    expected = raw[SECTION].get(WEIGHTS_HASH)
-    if expected is None:  # written by an older version
-        is_stale = "transformers_version" in raw
-    else:
-        try:
-            is_stale = fingerprint(weights()) != expected
-        except FileNotFoundError:  # the folder has no weights
-            return False
+    if "transformers_version" not in raw:
+        return False
+    expected = raw[SECTION].get(WEIGHTS_HASH)  # older versions wrote none
+    try:
+        is_stale = expected is None or fingerprint(weights()) != expected
+    except FileNotFoundError:  # the folder has no weights
+        return False
     if is_stale:
         warnings.warn(
             f"{where} has a section {SECTION} in its config.json, but its weights have changed since"
@@ -406,6 +425,7 @@ def write_config(
         fields["conv_kernel_size"] = config.conv_kernel_size if has_kernels else 1
     else:
         fields["max_position_embeddings"] += position_offset(fields)
+        fields["classifier_dropout"] = config.classifier_dropout_rate
     return {**fields, "architectures": [FAMILIES[layout].classes + head], SECTION: section}
 
 
@@ -441,16 +461,12 @@ def differences_upstream(model: ModelClass, config: NystromformerConfig) -> list
             else f"it cannot run landmark attention, because max_len={config.max_len} is not a multiple of"
             f" num_landmarks={config.num_landmarks}"
         )
-        if config.pinv_start != "batch_max" or config.pinv_iters != 6:  # also the ridge inverse
-            differences.append(
-                "its pseudoinverse takes 6 iterations and is scaled by one maximum over the batch"
-            )
-        if config.landmark_selection != "segments":
-            differences.append("its landmarks are means of segments, not of clusters")
-        if config.num_own_landmarks:
-            differences.append("no token is a landmark of its own")
-        if config.normalize_rows:
-            differences.append("its rows are not normalized")
+        options = dataclasses.asdict(options_of(config))
+        differences += [
+            f"it has {name}={value!r} instead of {options[name]!r}"
+            for name, value in _UPSTREAM_OPTIONS.items()
+            if value != options[name]
+        ]
     elif config.attention != "softmax":
         differences.append(f"it has no {config.attention} attention and runs exact attention")
     ours, theirs = _head_activations(model, config)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import flax.linen as nn
 from jax.typing import DTypeLike
 
-from nystromformer_jax.backbone import Nystromformer, NystromformerConfig
+from nystromformer_jax.backbone import NystromformerConfig
 from nystromformer_jax.pretrained import files
 from nystromformer_jax.pretrained.config_json import (
     MAX_TEXT_LEN,
@@ -26,7 +26,7 @@ from nystromformer_jax.pretrained.config_json import (
     write_config,
 )
 from nystromformer_jax.pretrained.names import FAMILIES, MODELS, ROBERTAS, TOKEN_HEADS, ModelClass
-from nystromformer_jax.pretrained.tensors import lacks_head, read_params, write_tensors
+from nystromformer_jax.pretrained.tensors import model_of, read_params, write_tensors
 from nystromformer_jax.support.spelling import nearest
 
 Quirks = Literal["none", "hf"]
@@ -85,7 +85,8 @@ def from_pretrained(
         still count real tokens only.
       dtype: Dtype of activations, float32 or bfloat16, which is not saved with a model.
       seed: Seed of parameters that are not in the checkpoint.
-      **changes: Fields of `NystromformerConfig`.
+      **changes: Fields of `NystromformerConfig`. dropout_rate also replaces the classifier_dropout of
+        config.json.
 
     Raises:
       FileNotFoundError: The folder, config.json or the weights are missing.
@@ -95,8 +96,7 @@ def from_pretrained(
     folder = Path(folder)
     weights = functools.cache(lambda: files.read_weights(folder))
     source = read_source(files.read_config_file(folder), folder, weights)
-    if model_class is None and lacks_head(source, weights()):
-        model_class = Nystromformer
+    model_class = model_class or model_of(source, weights())
     model = make_model(source, model_class, quirks, {**changes, "dtype": dtype})
     params = read_params(model, source, weights(), seed=seed)
     _warn_of_exact_attention(source, changes)
@@ -112,7 +112,8 @@ def read_config(
 ) -> NystromformerConfig:
     """Returns the config of the model that `from_pretrained` returns for the same arguments.
 
-    Weights are read only to check that they match the section "nystromformer_jax" of config.json.
+    Weights are read only if transformers wrote config.json, to check that they match its section
+    "nystromformer_jax".
 
     Raises:
       FileNotFoundError: The folder or config.json is missing.
@@ -194,6 +195,8 @@ def make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> Nyst
     for name in changes.keys() - known:
         raise ValueError(f"NystromformerConfig has no field {name!r}{nearest(name, known)}")
     fields = {**source.fields, **QUIRKS[quirks], **changes}
+    if "dropout_rate" in changes and "classifier_dropout_rate" not in changes:
+        fields["classifier_dropout_rate"] = None
     # Nyström attention adds a new convolution to BERT, RoBERTa and the authors' softmax models.
     is_foreign = source.family is not FAMILIES["nystromformer"]
     if is_foreign and fields["attention"] == "nystrom" and "conv_kernel_size" not in changes:
@@ -218,31 +221,27 @@ def make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> Nyst
 def make_model(
     source: Source, model_class: ModelClass | None, quirks: str, changes: Mapping[str, Any]
 ) -> Any:
-    """Returns the model described by `source`, with `changes` to the config."""
-    model = model_class or source.model
-    if model is None or model not in MODELS.values():
+    """Returns the model of a class described by `source`, with `changes` to the config."""
+    if model_class is None or model_class not in MODELS.values():
         raise ValueError(
             f"model_class must be one of {', '.join(MODELS)}, got {model_class!r}; the architecture in the"
             f" config.json of {source.where} is {source.architecture or None!r}."
         )
     activation = source.fields["activation"]
-    if source.kind in ROBERTAS and model in TOKEN_HEADS and activation != "gelu":
+    if source.kind in ROBERTAS and model_class in TOKEN_HEADS and activation != "gelu":
         raise ValueError(
             f"{source.where} has hidden_act = {activation!r} in its config.json, but RoBERTa's head for"
             ' masked tokens always has "gelu": pass another model_class or checkpoint.'
         )
-    return model(make_config(source, quirks, changes))
+    return model_class(make_config(source, quirks, changes))
 
 
 def _warn_of_exact_attention(source: Source, changes: Mapping[str, Any]) -> None:
     """Warns if attention is exact only because num_landmarks equals segment_means_seq_len."""
-    if source.exact_by_equality and "attention" not in changes:
-        landmarks = source.fields["num_landmarks"]
+    if source.why_exact and "attention" not in changes:
         warnings.warn(
-            f"{source.where} has num_landmarks = segment_means_seq_len = {landmarks}; where the two are"
-            " equal, Hugging Face's Nyströmformer runs exact attention, in O(n²), and so does this"
-            ' model. Pass attention="nystrom" for landmarks, or attention="softmax" to silence this'
-            " warning.",
+            f"{source.where} has {source.why_exact}, in O(n²), in transformers and here. Pass"
+            ' attention="nystrom" for landmarks, or attention="softmax" to silence this warning.',
             ExactAttentionWarning,
             stacklevel=3,
         )

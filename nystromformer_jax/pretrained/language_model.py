@@ -302,9 +302,13 @@ class LanguageModel:
         columns = {name: list(tokens[name]) for name in TOKEN_NAMES if name in tokens}
         long = [i for i, ids in enumerate(columns["input_ids"]) if len(ids) > max_len]
         if long:
+            limit, more = "which is all that this model reads", "a larger max_len"
+            if max_len < self._model_len:
+                limit = "the limit of its folder (max_seq_length, or max_text_len of config.json)"
+                more = f"max_len={self._model_len}"
             warnings.warn(
-                f"{len(long)} of {len(texts)} texts are truncated to {max_len} tokens, which is all that"
-                " this model reads; load it with a larger max_len to read more.",
+                f"{len(long)} of {len(texts)} texts are truncated to {max_len} tokens, {limit}; load it with"
+                f" {more} to read more.",
                 TruncationWarning,
                 stacklevel=4,
             )

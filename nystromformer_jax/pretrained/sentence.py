@@ -11,9 +11,10 @@ from nystromformer_jax.support.durable import read_json
 Pooling = Literal["mean", "first", "max", "mean_sqrt_len"]
 
 MODULES = "modules.json"
+PROMPTS = "config_sentence_transformers.json"
 # Settings of the tokenizer; older folders have the name of the model's kind in it.
 _KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-_OF_TOKENS = [f"sentence_{kind}_config.json" for kind in _KINDS]
+OF_TOKENS = [f"sentence_{kind}_config.json" for kind in _KINDS]
 # Key in the config of the pooling module, and value of "pooling_mode", which newer folders have instead.
 _POOLINGS: Mapping[str, tuple[str, Pooling]] = {
     "pooling_mode_mean_tokens": ("mean", "mean"),
@@ -84,8 +85,8 @@ def read_settings(folder: Path) -> tuple[Path, SentenceSettings]:
     modules = _read_modules(file)
     names, paths = [name for name, _ in modules], dict(modules)
     model = folder / paths.get("Transformer", "")
-    tokens = next(filter(None, (_read_object(model / name) for name in _OF_TOKENS)), {})
-    whole = _read_object(folder / "config_sentence_transformers.json")
+    tokens = next(filter(None, (_read_object(model / name) for name in OF_TOKENS)), {})
+    whole = _read_object(folder / PROMPTS)
     prompts = whole.get("prompts") or {}
     max_len, default = tokens.get("max_seq_length"), whole.get("default_prompt_name")
     is_valid = isinstance(prompts, dict) and all(isinstance(x, str) for x in prompts.values())
@@ -111,6 +112,19 @@ def read_settings(folder: Path) -> tuple[Path, SentenceSettings]:
     )
     settings.prepare([], None)  # to validate the default prompt
     return model, settings
+
+
+def module_files(folder: Path) -> list[str]:
+    """Returns the files of the modules in folders of their own, such as 1_Pooling/config.json."""
+    if not (folder / MODULES).is_file():
+        return []
+    paths = [path for _, path in _read_modules(folder / MODULES) if path]
+    if outside := [path for path in paths if path == ".." or Path(path).name != path]:
+        raise ValueError(
+            f"{folder / MODULES} lists the path {outside[0]!r}; it must be a folder beside it."
+        )
+    found = [file for path in paths for file in sorted((folder / path).glob("*"))]
+    return [str(file.relative_to(folder)) for file in found if file.is_file()]
 
 
 def _read_modules(file: Path) -> list[tuple[str, str]]:

@@ -22,6 +22,7 @@ from nystromformer_jax.pretrained.names import (
     IGNORED,
     TOKEN_HEADS,
     WORDS,
+    ModelClass,
     Tensors,
     tensor_name,
 )
@@ -33,17 +34,17 @@ MAX_NAMES = 8  # listed in a message before "and k more"
 _logger = logging.getLogger(__name__)
 
 
-def lacks_head(source: Source, tensors: Tensors) -> bool:
-    """Returns True if config.json names a model with a head, and the weights have no tensor of the head.
+def model_of(source: Source, tensors: Tensors) -> ModelClass | None:
+    """Returns the model named in config.json, or `Nystromformer` if the weights have no tensor of its head.
 
     Such are folders of sentence-transformers with the config.json of the model that they were trained from.
     """
     heads = source.family.heads.get(source.model, {}) if source.model else {}
     own = tuple(f"{name}." for name in heads.values() if not name.startswith("{prefix}"))
     if not own or any(name.startswith(own) for name in source.family.canonical(tensors)):
-        return False
+        return source.model
     _logger.info("%s: no tensor of the head in config.json; reading the model alone.", source.where)
-    return True
+    return Nystromformer
 
 
 def read_params(

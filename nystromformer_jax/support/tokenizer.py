@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +46,21 @@ def load_tokenizer(folder: Path, **options: Any) -> Any:
     if CLASS_NAME.fullmatch(name):
         kind = getattr(transformers, name, kind)
     options = {**options, "local_files_only": True, "trust_remote_code": False}
-    # Some classes return no types by default, although their models have been trained with types. A BERT with
-    # the tokenizer of XLM-RoBERTa has not.
-    given = read_options(folder)
-    if "model_input_names" not in given and not _is_bert_without_types(folder, given):
-        options.setdefault("model_input_names", INPUT_NAMES)
+    # Some classes return no types by default, although their models have been trained with types.
+    names_are_given = "model_input_names" in read_options(folder)
+    if not names_are_given:
+        options["model_input_names"] = INPUT_NAMES
     try:
         tokenizer = kind.from_pretrained(folder, **options)
+        if _is_rebuilt(tokenizer, folder / "tokenizer.json"):
+            tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder, **options)
+        # A BERT with the tokenizer of XLM-RoBERTa has been trained without types.
+        if not names_are_given and _model_type(folder) in ("bert", *OWN_MODELS):
+            types = tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"]
+            if 1 not in types:
+                tokenizer.model_input_names = [
+                    name for name in INPUT_NAMES if name != "token_type_ids"
+                ]
     except Exception as error:  # the libraries raise nothing narrower
         reason = " ".join(str(error).split())
         raise ValueError(f"The tokenizer of {folder} cannot be read: {reason:.300}") from None
@@ -94,9 +101,16 @@ def read_options(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _is_bert_without_types(folder: Path, options: Mapping[str, Any]) -> bool:
-    kind = str(options.get("tokenizer_class"))
-    return _model_type(folder) == "bert" and kind.startswith("XLMRoberta")
+def _is_rebuilt(tokenizer: Any, file: Path) -> bool:
+    """Returns True if a tokenizer is another kind of model than its tokenizer.json.
+
+    Some classes, such as BertTokenizer, read only the vocabulary of the file.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not file.is_file():
+        return False
+    found = type(backend.model).__name__
+    return bool(read_json(file)["model"].get("type", found) != found)
 
 
 def _model_type(folder: Path) -> str | None:

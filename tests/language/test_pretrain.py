@@ -16,7 +16,11 @@ from language.config import ObjectiveConfig
 from language.masking import mask_pairs
 from language.tokenizer import load_tokenizer
 from nystromformer_jax import NystromformerForPreTraining, training
-from nystromformer_jax.pretrained import from_pretrained
+from nystromformer_jax.pretrained import (
+    from_pretrained,
+    resize_token_embeddings,
+    save_pretrained,
+)
 from nystromformer_jax.training import NotFinished, Workdir
 from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close
 from tests.language import runs
@@ -170,9 +174,12 @@ def test_evaluation_of_a_finished_run_gives_the_same_numbers(finished, tmp_path)
         pretrain.evaluate_checkpoint(run, data, workdir)
 
 
-def test_training_gets_the_parameters_of_another_model(finished, tmp_path, monkeypatch):
+def test_training_gets_the_parameters_of_another_model(finished, tmp_path, monkeypatch, caplog):
+    """With spare rows in the embedding, of which the run warns once."""
     text, _, data = finished
-    folder = text / "run/model"
+    folder, rows = tmp_path / "model", data.tokenizer.vocab_size + 3
+    save_pretrained(folder, *resize_token_embeddings(*from_pretrained(text / "run/model"), rows))
+    data.tokenizer.save(folder)
     changes = {
         "data": {**runs.PRETRAIN["data"], "dir": str(next((text / "text").iterdir()))},
         "init": {"checkpoint": str(folder)},
@@ -180,6 +187,7 @@ def test_training_gets_the_parameters_of_another_model(finished, tmp_path, monke
     }
     config = runs.changed(runs.pretrain_config.get_config("checkpoint"), changes)
     run = pretrain.prepare(config, jax.devices()[:1])
+    pretrain.open_tokenizer(run)
     again = corpus.load(run.data)
     assert again.tokenizer.sha256 == data.tokenizer.sha256
     start = lambda *_, make_start_params, **__: make_start_params()
@@ -187,6 +195,7 @@ def test_training_gets_the_parameters_of_another_model(finished, tmp_path, monke
     with Workdir(tmp_path / "second", config) as workdir:
         params = pretrain.train(run, again, workdir)
     assert_close(params, from_pretrained(folder)[1]["params"], SAME_ARITHMETIC)
+    assert caplog.text.count("the others stay unused") == 1
 
 
 def test_rejects_sizes_with_a_checkpoint(finished, tmp_path):

@@ -320,17 +320,33 @@ def test_a_class_without_types_of_its_own_gives_those_of_the_file(tmp_path, trai
     assert not any(load_of_folder(tmp_path / "saved").backend_tokenizer.encode("a", "b").type_ids)
 
 
-@pytest.mark.parametrize(("model", "has_types"), [("bert", False), ("xlm-roberta", True)])
-def test_a_bert_with_the_tokenizer_of_xlm_roberta_has_no_types(tmp_path, model, has_types):
-    """As multilingual E5. In an XLM-RoBERTa, which has one type, they change nothing."""
-    vocabulary = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>", "▁a", "▁b", "<mask>")]
+@pytest.mark.parametrize(
+    "kind",
+    ["XLMRobertaTokenizer", "PreTrainedTokenizerFast", "BertTokenizer", "BertTokenizerFast", None],
+)
+@pytest.mark.parametrize(
+    ("model", "has_types"), [("bert", False), ("nystromformer", False), ("xlm-roberta", True)]
+)
+def test_a_bert_with_the_tokenizer_of_xlm_roberta_has_no_types(tmp_path, model, has_types, kind):
+    """As multilingual E5, with any class. In an XLM-RoBERTa, which has one type, they change nothing."""
+    vocabulary = [
+        (token, -i)
+        for i, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", "▁a", "▁bc", "<mask>"])
+    ]
     backend = tokenizers.Tokenizer(models.Unigram(vocabulary, unk_id=3))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
+    )
     backend.save(str(tmp_path / "tokenizer.json"))
-    options = {"tokenizer_class": "XLMRobertaTokenizer"}
+    options = {"unk_token": "<unk>", **({"tokenizer_class": kind} if kind else {})}
     texts.write(tmp_path / "tokenizer_config.json", json.dumps(options))
     texts.write(tmp_path / "config.json", json.dumps({"model_type": model}))
     found = load_tokenizer(tmp_path)
     assert (found.has_types, found.pad_id, found.pair_separators) == (has_types, 1, 2)
+    assert tokens(found, "a bc") == ["▁a", "▁bc"]
 
 
 def test_a_folder_never_executes_code_of_its_own(tmp_path, trained):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from nystromformer_jax import Nystromformer
 from nystromformer_jax.models import NystromformerForMaskedLM
 from nystromformer_jax.pretrained import TruncationWarning, load, save_pretrained
+from nystromformer_jax.pretrained.__main__ import main
+from nystromformer_jax.pretrained.tensors import param_shapes
 from tests.helpers import REFERENCE, assert_close
 from tests.pretrained import tiny
 from tests.pretrained.test_language_model import (
@@ -83,7 +86,9 @@ def test_texts_have_the_length_the_case_and_the_prompt_of_the_folder(folder):
     tokens = {"max_seq_length": 5, "do_lower_case": True}
     write_settings(folder, tokens=tokens, prompts={"query": "dog ", "none": ""})
     model = load(folder)
-    with pytest.warns(TruncationWarning, match="truncated to 5 tokens"):
+    with pytest.warns(
+        TruncationWarning, match=r"truncated to 5 tokens, .*max_seq_length.*max_len=13"
+    ):
         cut = model.embed(["a cat sat on a mat"])
     assert_close(cut, model.embed(["a cat sat"]), REFERENCE)
     assert_close(model.embed([" A CAT "]), model.embed(["a cat"]), REFERENCE)
@@ -102,7 +107,7 @@ def test_texts_have_the_length_the_case_and_the_prompt_of_the_folder(folder):
             model.embed(**arguments)
 
 
-def test_the_weights_may_lack_the_head_of_config_json(tmp_path):
+def test_the_weights_may_lack_the_head_of_config_json(tmp_path, capsys):
     """Older folders have the config.json of the model that they were trained from."""
     model = Nystromformer(dataclasses.replace(tiny.CONFIG, **SMALL))
     save_pretrained(tmp_path, model, tiny.random_variables(model))
@@ -117,6 +122,22 @@ def test_the_weights_may_lack_the_head_of_config_json(tmp_path):
         assert load(tmp_path).embed(["a cat sat on a mat"]).shape == (1, tiny.EMBED)
     with pytest.raises(ValueError, match="is missing"):
         load(tmp_path, model_class=NystromformerForMaskedLM)
+    assert main(["show", str(tmp_path)]) == 0
+    count = sum(math.prod(shape) for shape in param_shapes(model).values())
+    assert f"{count:,} parameters" in capsys.readouterr().out
+    assert main(["convert", str(tmp_path), str(tmp_path / "new")]) == 0
+    assert isinstance(load(tmp_path / "new").model, Nystromformer)
+
+
+def test_a_converted_folder_makes_the_same_embeddings(folder, tmp_path):
+    tokens = {"max_seq_length": 5}
+    write_settings(folder, "pooling_mode_max_tokens", tokens=tokens, prompts={"query": "dog "})
+    assert main(["convert", str(folder), str(tmp_path / "same")]) == 0
+    assert load(tmp_path / "same").sentence == load(folder).sentence
+    assert main(["convert", str(folder), str(tmp_path / "long"), "--max_len=26"]) == 0
+    assert load(tmp_path / "long").sentence.max_len == 26
+    (folder / "modules.json").write_text('[{"type": "x.Pooling", "path": "../other"}]')
+    assert main(["convert", str(folder), str(tmp_path / "outside")]) == 2
 
 
 def test_a_head_in_the_weights_is_kept(folder):

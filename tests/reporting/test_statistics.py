@@ -22,6 +22,8 @@ def test_binomial_error_of_an_accuracy_and_at_its_limits():
         ([1.0, 3.0], (2, 2.0, 2**0.5, math.nan)),
         ([5.0], (1, 5.0, math.nan, math.nan)),
         ([], (0, math.nan, math.nan, math.nan)),
+        ([math.nan, math.nan], (2, math.nan, math.nan, math.nan)),
+        ([1.0, 2.0, math.nan], (3, math.nan, math.nan, math.nan)),
     ],
 )
 def test_mean_deviation_and_interval_over_seeds(values, expected):

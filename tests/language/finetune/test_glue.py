@@ -126,39 +126,11 @@ def test_the_diagnostic_set_may_be_missing(tmp_path):
     assert list(read("mnli", folder)) == list(TASKS["mnli"].files)[:-1]
 
 
-def write_msr(folder):
-    """Rewrites MRPC's tables as Microsoft's files and the list of pairs for validation."""
-    header, *train = (folder / "train.tsv").read_text().splitlines()
-    _, *valid = (folder / "dev.tsv").read_text().splitlines()
-    _, *test = (folder / "test.tsv").read_text().splitlines()
-    train, valid, test = (
-        [
-            f"{line.split(chr(9))[0]}\t{start + i}\t{i}\t" + "\t".join(line.split("\t")[3:])
-            for i, line in enumerate(lines)
-        ]
-        for start, lines in ((100, train), (200, valid), (300, test))
-    )
-    mixed = [*train[:3], *valid[:2], *train[3:], *valid[2:]]
-    (folder / "msr_paraphrase_train.txt").write_text("\n".join(["\ufeff" + header, *mixed]) + "\n")
-    (folder / "msr_paraphrase_test.txt").write_text(
-        "\n".join([header, *("1" + line[1:] for line in test)]) + "\n"
-    )
-    ids = ["\t".join(line.split("\t")[1:3]) for line in reversed(valid)]
-    (folder / "dev_ids.tsv").write_text("\n".join(ids) + "\n")
-    for name in ("train.tsv", "dev.tsv", "test.tsv"):
-        (folder / name).unlink()
-
-
-def test_mrpc_is_the_same_from_microsofts_files(tmp_path):
-    folder = write_task(tmp_path, "mrpc")
-    before, after = read("mrpc", tmp_path), write_msr(folder) or read("mrpc", tmp_path)
-    for split in before:
-        assert [row.texts for row in after[split]] == [row.texts for row in before[split]]
-        assert [row.label for row in after[split]] == [row.label for row in before[split]]
-    with (folder / "dev_ids.tsv").open("a") as file:
-        file.write("7\t7\n")
-    with pytest.raises(ValueError, match=r"names 1 pairs .*different releases"):
-        read("mrpc", tmp_path)
+@pytest.mark.parametrize(("name", "word"), [("sst2", "gluebench"), ("mrpc", "download_glue_data")])
+def test_a_missing_table_is_named_with_its_origin(tmp_path, name, word):
+    (write_task(tmp_path, name) / "dev.tsv").unlink()
+    with pytest.raises(FileNotFoundError, match=rf"dev\.tsv is missing .*{word}"):
+        read(name, tmp_path)
 
 
 def test_torn_rows_of_qqp_are_skipped_up_to_the_number_of_the_release(tmp_path, caplog):

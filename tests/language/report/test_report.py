@@ -93,6 +93,15 @@ def test_pretraining_has_metrics_and_baselines(tmp_path):
     assert "Without context" in found
 
 
+def test_a_pretraining_without_sentence_order_has_no_accuracy_of_it(tmp_path):
+    valid = {"mlm_accuracy": 0.3, "mlm_loss": 4.1, "perplexity": 60.3, "loss": 4.1}
+    for seed in (0, 1):
+        write_pretraining(tmp_path / f"{seed}", seed=seed, valid=valid)
+    found = rows(pretraining_table(groups_in(tmp_path)))
+    assert found["nystrom"][:4] == ["0, 1", "30.00 ± 0.00", "–", "4.100 ± 0.000"]
+    assert main([str(tmp_path), f"--out={tmp_path}/out/x"]) == 0
+
+
 def test_error_of_a_gain_is_of_paired_differences(tmp_path):
     """Seeds 0 and 1 of both; a seed of only one group is ignored."""
     write_run(tmp_path / "a0", [0, 1, 2, 3, 4, 5], init_sha256="1f" * 32)
