@@ -19,7 +19,7 @@ from nystromformer_jax.attention.options import DEFAULTS
 from nystromformer_jax.backbone import PRESETS, AttentionName
 from nystromformer_jax.pretrained import from_pretrained, read_config, save_pretrained
 from nystromformer_jax.pretrained.config_json import MAX_TEXT_LEN
-from nystromformer_jax.pretrained.files import weight_files
+from nystromformer_jax.pretrained.files import check_headers, weight_files
 from nystromformer_jax.pretrained.names import ROBERTAS
 from nystromformer_jax.support.spelling import nearest
 from nystromformer_jax.training import (
@@ -91,6 +91,8 @@ def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> 
             f"attention.{min(attention)}: needs attention.name. An empty name selects the checkpoint's"
             " attention with its own options."
         )
+    if init.reads_weights:
+        check_headers(init.folder)
     fields.pop("vocab_size", None)
     changes = {**model, **attention, **fields}
     from_mapping(NystromformerConfig, {"vocab_size": 1, **changes}, "model")  # to validate them

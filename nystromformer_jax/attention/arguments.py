@@ -114,7 +114,7 @@ def is_exact(inputs: Inputs, options: NystromOptions) -> bool:
     return set(lengths) == {options.num_landmarks}
 
 
-def check_options(options: NystromOptions, *tokens: Shaped[Array, "B L *rest"]) -> None:
+def check_options(options: NystromOptions, *tokens: Shaped[Array, "B _ ..."]) -> None:
     """Raises ValueError unless the options are valid, for the lengths of `tokens` if there are any."""
     check_choice("landmark_layout", options.landmark_layout, Layout)
     for x in tokens:

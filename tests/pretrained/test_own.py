@@ -212,7 +212,12 @@ def test_every_config_field_is_preserved(tmp_path, kind, attention):
     tiny.write(tmp_path / "theirs", config, tensors)
     model, variables = from_pretrained(tmp_path / "theirs", attention=attention)
     assert model.config.classifier_dropout_rate == (None if kind == "nystromformer" else 0.25)
-    assert read_config(tmp_path / "theirs", dropout_rate=0.3).classifier_dropout_rate is None
+    assert (
+        read_config(
+            tmp_path / "theirs", attention=attention, dropout_rate=0.3
+        ).classifier_dropout_rate
+        is None
+    )
     written = saved(tmp_path / "ours", model, variables)
     assert {name: written.get(name) for name in FIELDS} == FIELDS
     again, read = from_pretrained(tmp_path / "ours")

@@ -200,7 +200,7 @@ def test_the_recorded_command_passes_its_check(my_project, checked, tmp_path):
     answer = call("run_lra", config, *flags, f"--workdir={tmp_path}/run")
     assert answer.code == 0, answer
     recorded = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert recorded["label"] == "CosFormer, epsilon=0.5, max_len=33"
+    assert recorded["label"] == "CosFormer, epsilon=0.5, data.max_len=33"
     python, program, *arguments = shlex.split(recorded["command"])
     assert (python, program) == ("python", "run_lra.py")
     answer = call("run_lra", *arguments, "--mode=check")
