@@ -99,7 +99,8 @@ def table_2(groups: pd.DataFrame) -> pd.DataFrame:
     """Returns Table 2 of the paper: one row per model of these runs, and the published rows.
 
     It has the columns that these runs have. Of several settings, the best on validation is shown. A cell
-    has partial runs only if none is complete, and none that were validated on training examples.
+    has partial runs only if none is complete, those of the most steps, and no runs that were validated on
+    training examples.
     """
     is_shown = [
         bool(task) and not dict(setting).get("data.valid_share")
@@ -236,12 +237,20 @@ def _steps(group: Mapping[str, Any]) -> str:
     return f"{summary.mean:,.0f}{spread}"
 
 
+def _num_steps(group: Mapping[str, Any]) -> int:
+    return max(run["done_steps"] for run in group["runs"])
+
+
 def _best_cell(groups: pd.DataFrame, task: str, split: str, metric: str) -> str:
     """Returns a cell of Table 2: mean and deviation over seeds; for one seed, the error over examples."""
     own = groups[groups["task"] == task].to_dict("records")
     if not own:
         return NOT_RUN
-    own = [one for one in own if not one["is_partial"]] or own
+    if complete := [one for one in own if not one["is_partial"]]:
+        own = complete
+    else:
+        most = max(_num_steps(one) for one in own)
+        own = [one for one in own if _num_steps(one) == most]
     best = max(own, key=lambda one: _summary(one, "valid", TASKS[task].select_by).mean)
     cell = _summary(best, split, metric)
     if math.isnan(cell.mean):

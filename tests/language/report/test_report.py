@@ -1,6 +1,7 @@
 """The language report: Table 2, gains of pretraining over examples, pages and errors."""
 
 import math
+import shutil
 import types
 
 import numpy as np
@@ -62,6 +63,13 @@ def test_table_2_shows_the_best_of_several_settings_and_prefers_complete_ones(tm
     write_glue(tmp_path / "partial", value=0.99, partial=True, config={"train": {"epochs": 9.0}})
     (cell,) = rows(table_2(groups_in(tmp_path)))["nystrom"]
     assert cell == "85.00 (s.e. 1.50), best of 2"
+    # Of partial runs, those of the most steps.
+    for steps, value in ((300, 0.8), (100, 0.9)):
+        more = {"partial": True, "total_steps": steps, "config": {"train": {"epochs": steps / 100}}}
+        write_glue(tmp_path / f"short-{steps}", "cola", value=value, **more)
+    assert rows(table_2(groups_in(tmp_path)))["nystrom"][1] == "80.00 (s.e. 1.50), partial"
+    shutil.rmtree(tmp_path / "short-300")
+    shutil.rmtree(tmp_path / "short-100")
     # Validated on training examples, to choose settings.
     write_glue(tmp_path / "choice", "rte", value=0.9, config={"data": {"valid_share": 0.1}})
     assert list(table_2(groups_in(tmp_path)).columns) == ["model", "SST-2"]
