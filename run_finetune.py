@@ -5,9 +5,11 @@ python run_finetune.py --config=configs/glue.py:sst2 …
 """
 
 import argparse
+import contextlib
 import itertools
+import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cli import commands, configs, training
@@ -21,9 +23,9 @@ MODES = {
     "check": training.CHECK,
     "data": training.DATA,
 }
-GRID: dict[str, tuple[Callable[[str], Any], str]] = {  # of --search
-    "batch_sizes": (commands.number(int, 1), "8,16,32"),
-    "learning_rates": (commands.number(float, 0), "2e-5,3e-5,4e-5,5e-5"),
+GRID: dict[str, tuple[type, str]] = {  # of --search
+    "batch_sizes": (int, "8,16,32"),
+    "learning_rates": (float, "2e-5,3e-5,4e-5,5e-5"),
 }
 
 
@@ -130,12 +132,13 @@ def _run_jobs(flags: argparse.Namespace) -> int:
 
 def _numbers(name: str, text: str | None) -> list[tuple[str, Any]]:
     """Returns the numbers of a flag for --search, each with its text."""
-    convert, default = GRID[name]
+    kind, default = GRID[name]
     texts = [one.strip() for one in (default if text is None else text).split(",")]
-    try:
-        return [(one, convert(one)) for one in texts]
-    except argparse.ArgumentTypeError as error:
-        raise ValueError(f"--{name}: {error}; separate numbers by commas.") from None
+    with contextlib.suppress(ValueError):
+        numbers = [kind(one) for one in texts]
+        if all(0 < number < math.inf for number in numbers):
+            return list(zip(texts, numbers, strict=True))
+    raise ValueError(f"--{name} needs positive numbers separated by commas, got {text!r}")
 
 
 def _require_own_flags(flags: argparse.Namespace) -> None:

@@ -29,12 +29,14 @@ def _main(arguments: Sequence[str] | None) -> int:
     add("--price", type=commands.number(float, 0), default=0.0, help=text)
     text = "training examples of a fine-tuning run, whose length is in epochs"
     add("--examples", type=commands.number(int, 0), default=0, help=text)
-    commands.add_switch(parser, "largest_batch", True, "the largest batch that fits, by doubling")
+    commands.add_switch(
+        parser, "largest_batch", True, "print the largest batch that fits, by doubling"
+    )
     form = "any config, as for the training programs"
     flags = configs.parse(parser, arguments, form, "configs/listops.py")
     training.start_logging()
     if flags.topology:  # avoids locking a local TPU
-        import jax  # an attention of another package has loaded it, perhaps
+        import jax  # JAX_PLATFORMS has no effect if a plug-in has imported it already
 
         jax.config.update("jax_platforms", "cpu")
     from nystromformer_jax.training import topology

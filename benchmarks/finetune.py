@@ -75,10 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         table = Table(name, given.out, settings, markdown, parts=parts, arguments=arguments)
         cell = (opened.row["task"], opened.row["label"])
         if given.train:
-            axes, cells = ("task", "label", "seed"), [(*cell, config["train"]["seed"])]
-            table.fill(axes, cells, lambda *_: train_peer(opened), part="scores")
+            runs = [(*cell, config["train"]["seed"])]
+            table.fill(
+                ("task", "label", "seed"), runs, lambda *_: train_peer(opened), part="scores"
+            )
         else:
-            axes, cells = ("task", "label", "model"), [(*cell, model) for model in (OURS, PEER)]
+            axes = ("task", "label", "batches", "model")
+            cells = [(*cell, given.batches, model) for model in (OURS, PEER)]
             measure = functools.partial(time_steps, opened, given.batches, given.rounds)
             table.fill(axes, cells, lambda *values: measure(values[-1]), peers=True)
         table.finish()
@@ -151,7 +154,13 @@ def time_steps(opened: Opened, count: int, rounds: int, models: Sequence[str]) -
     rows = []
     for model, times in in_blocks(cases, rounds=rounds, budget_seconds=600.0).items():
         seconds = {key: times[key] / count for key in ("median", "min", "max")}
-        own = {"model": model, "tokens": tokens, "seconds": seconds, "runs": times["runs"]}
+        own = {
+            "model": model,
+            "batches": count,
+            "tokens": tokens,
+            "seconds": seconds,
+            "runs": times["runs"],
+        }
         rows.append({**opened.row, **own})
     return rows
 

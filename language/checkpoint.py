@@ -19,7 +19,7 @@ from nystromformer_jax.attention.options import DEFAULTS
 from nystromformer_jax.backbone import PRESETS, AttentionName
 from nystromformer_jax.pretrained import from_pretrained, read_config, save_pretrained
 from nystromformer_jax.pretrained.config_json import MAX_TEXT_LEN
-from nystromformer_jax.pretrained.files import check_headers, weight_files
+from nystromformer_jax.pretrained.files import weight_files
 from nystromformer_jax.pretrained.names import ROBERTAS
 from nystromformer_jax.support.spelling import nearest
 from nystromformer_jax.training import (
@@ -91,25 +91,22 @@ def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> 
             f"attention.{min(attention)}: needs attention.name. An empty name selects the checkpoint's"
             " attention with its own options."
         )
-    if init.reads_weights:
-        check_headers(init.folder)
     fields.pop("vocab_size", None)
     changes = {**model, **attention, **fields}
     from_mapping(NystromformerConfig, {"vocab_size": 1, **changes}, "model")  # to validate them
     found = read_config(init.folder, quirks=init.quirks, **changes)
-    # Read again without max_len, to compare the numbers of positions.
-    ours, theirs = found.max_len, read_config(init.folder, attention=found.attention).max_len
+    # Read again without changes, to compare.
+    unchanged = read_config(init.folder, attention=found.attention)
+    ours, theirs = found.max_len, unchanged.max_len
     if ours != theirs:
         how = "repeats them" if ours > theirs else "uses the first ones"
         _logger.info("%s has %d positions; data.max_len=%d %s.", init.checkpoint, theirs, ours, how)
-    rate = found.metadata.get("classifier_dropout")
-    if rate is not None and rate != found.dropout_rate and "dropout_rate" in model:
-        _logger.info(
-            "%s has classifier_dropout = %s in its config.json; model.dropout_rate=%s replaces it.",
-            init.checkpoint,
-            rate,
-            found.dropout_rate,
+    rate = unchanged.classifier_dropout_rate
+    if rate is not None and found.classifier_dropout_rate is None:
+        sentence = (
+            "%s has a dropout rate of %s before its classifier; model.dropout_rate=%s replaces it."
         )
+        _logger.info(sentence, init.checkpoint, rate, found.dropout_rate)
     return found
 
 

@@ -37,7 +37,7 @@ MAX_WORD_CHARACTERS = 100  # longer words become one unknown token, as in BERT
 
 
 def batches(texts: Iterable[str], characters: int = BATCH_CHARACTERS) -> Iterator[list[str]]:
-    """Yields texts in lists of so many characters; a tokenizer encodes one in a call, without much memory."""
+    """Yields lists of texts of about `characters` in total; the default is for one call of a tokenizer."""
     batch: list[str] = []
     size = 0
     for text in texts:

@@ -148,7 +148,7 @@ def open_model(folder: str | os.PathLike[str]) -> TrainedModel:
 
 
 def load_model(folder: Path, run: train.Run) -> TrainedModel:
-    """Returns the model of `open_model` from the `read_run` of a folder."""
+    """Returns the trained model in `folder`; `run` is `read_run(folder)`."""
     step, finished = _choose_step(folder)
     params = load_params(folder / "checkpoints", step, train.make_params(run), run.mesh)
     run = dataclasses.replace(run, config=read_config(folder))

@@ -91,8 +91,11 @@ INVALID = [
     (["--config=configs/listops.py"], "configs/listops.py is a config of run_lra.py: use"),
     ([f"{FILES}regression"], "init.checkpoint: needs the folder"),
     ([f"{FILES}regression", "--input=x"], "need --mode=predict"),
-    ([f"{GLUE}mrpc", "--search", "--learning_rates=fast"], "separate numbers by commas"),
-    ([f"{GLUE}mrpc", "--search", "--batch_sizes=8,0"], "needs a whole number from 1, got '0'"),
+    (
+        [f"{GLUE}mrpc", "--search", "--learning_rates=fast"],
+        "needs positive numbers separated by commas",
+    ),
+    ([f"{GLUE}mrpc", "--search", "--batch_sizes=8,0"], "needs positive numbers"),
     ([f"{GLUE}mrpc", "--seeds=2", "--process_id=0"], "several hosts"),
     (["--mode=predict", "--learning_rates=1e-4"], "--learning_rates needs --search"),
     ([*PREDICT, "--workdir=x", "--seeds=2"], "the config in --workdir: leave --seeds out"),

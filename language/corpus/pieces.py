@@ -1,8 +1,8 @@
 """Prepares a corpus in pieces: counts words and packs sentences into pairs.
 
-One process reads the documents, in order, and several split and tokenize them. What becomes of a piece, some
-megabytes of documents, is written atomically to a folder of its own. The data are therefore the same for any
-number of processes, and an interrupted preparation resumes after the finished pieces.
+One process reads the documents, in order, and several split and tokenize them. The result of each piece,
+about a megabyte of documents, is written atomically to its own folder. The data are therefore the same for
+any number of processes, and an interrupted preparation resumes after the finished pieces.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from language.corpus.pairs import NUM_SPECIAL, SPLITS, draw_split, pack
 from language.tokenizer import Tokenizer, batches, bert_words, load_tokenizer
 from nystromformer_jax.support.durable import sync
 
-PIECE_CHARACTERS = 2**22
+PIECE_CHARACTERS = 2**20  # the reading process holds two pieces for each other process
 MAX_WORDS = 500_000  # the vocabulary is learned from the most frequent words, at most this many
 
 _COUNTS = "counts.json"
@@ -187,7 +187,7 @@ def make_pieces(
 ) -> list[Path]:
     """Makes the missing pieces of `documents` in `folder`; returns the folders of all pieces.
 
-    `make` writes what becomes of a piece to an empty folder and must be picklable. `title` is that of the
+    `make` writes the result of a piece to an empty folder and must be picklable. `title` is that of the
     progress bar.
     """
     folder.mkdir(exist_ok=True)
@@ -196,6 +196,7 @@ def make_pieces(
     pieces: list[Path] = []
 
     def missing() -> Iterator[tuple[Path, Sequence[str]]]:
+        """Yields the folder and the documents of each missing piece; appends all folders to `pieces`."""
         for number, texts in enumerate(batches(documents, PIECE_CHARACTERS)):
             # The name contains the size, so that pieces of a different division are not reused.
             pieces.append(folder / f"{number:06d}-{PIECE_CHARACTERS}")

@@ -119,7 +119,7 @@ def find(task: GlueTask, folder: Path) -> RawFiles | dict[str, Path]:
         how = "Make them with download_glue_data.py of nyu-mll/GLUE-baselines on GitHub"
     raise FileNotFoundError(
         f"{task.title} needs the files {', '.join(required)}, and {missing} is missing in {place}."
-        f" {how}, and set --config.data.dir to their folder, or to the one above."
+        f" {how}, and set --config.data.dir to the folder of the tables, or to the one above."
     )
 
 

@@ -1,5 +1,6 @@
 """Tables of the report on benchmark runs."""
 
+import itertools
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
@@ -151,22 +152,21 @@ def control(groups: pd.DataFrame, recipe: str) -> pd.DataFrame:
     scored = groups[(groups["recipe"] == recipe) & (groups["n"] > 0)]
     for task, own in scored.groupby("task", sort=False):
         found = own.to_dict("records")
-        none = next((one for one in found if one["label"] == "none"), None)
-        if none is None:
-            continue
-        for ours in found:
-            unchanged = ours["attention"] == "nystrom" and "=" not in ours["label"]
-            if unchanged and differ_only_in_attention(ours, none):
-                names = [ours["name"], none["name"]]
-                same = every[
-                    (every["task"] == task)
-                    & every["first"].isin(names)
-                    & every["second"].isin(names)
-                ]
-                p_holm = same["p_holm"].iloc[0] if len(same) else math.nan
-                difference = compare(pd.DataFrame([ours, none])).iloc[0]
-                rows.append({**difference, "p_holm": p_holm, "with": ours, "without": none})
-                break
+        nystrom = [x for x in found if x["attention"] == "nystrom" and "=" not in x["label"]]
+        none = [x for x in found if x["label"] == "none"]
+        pairs = [
+            (ours, theirs)
+            for ours, theirs in itertools.product(nystrom, none)
+            if ours["state"] == theirs["state"] and differ_only_in_attention(ours, theirs)
+        ]
+        for ours, theirs in pairs[:1]:
+            names = [ours["name"], theirs["name"]]
+            same = every[
+                (every["task"] == task) & every["first"].isin(names) & every["second"].isin(names)
+            ]
+            p_holm = same["p_holm"].iloc[0] if len(same) else math.nan
+            difference = compare(pd.DataFrame([ours, theirs])).iloc[0]
+            rows.append({**difference, "p_holm": p_holm, "with": ours, "without": theirs})
     return pd.DataFrame(rows)
 
 

@@ -5,7 +5,6 @@ python -m nystromformer_jax.pretrained convert SOURCE DEST --attention=nystrom -
 """
 
 import argparse
-import contextlib
 import functools
 import json
 import logging
@@ -83,17 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def describe(folder: Path) -> list[str]:
     """Returns lines about the checkpoint in a folder."""
     raw = files.read_config_file(folder)
-    weights = functools.cache(lambda: files.read_weights(folder))
-    source = read_source(raw, folder, weights)
+    source = read_source(raw, folder, functools.partial(files.read_weights, folder))
     config = make_config(source, "none", {})
-    model_class = source.model
-    # Without weights, or without torch to read them, the head is that of config.json.
-    with contextlib.suppress(FileNotFoundError, ImportError):
-        model_class = model_of(source, weights())
-    name = model_class.__name__ if model_class else "no such model: pass model_class"
-    model = (model_class or MODELS["Nystromformer"])(config)
+    name = source.model.__name__ if source.model else "no such model: pass model_class"
+    model = (source.model or MODELS["Nystromformer"])(config)
     count = sum(math.prod(shape) for shape in param_shapes(model).values())
-    found = [path for path in sorted(folder.iterdir()) if path.suffix in (".safetensors", ".bin")]
+    weights = [path for path in sorted(folder.iterdir()) if path.suffix in (".safetensors", ".bin")]
     lines = [
         f"{folder}: {source.kind}, {source.architecture or 'no architecture'} ({name} here)",
         _sizes(config),
@@ -104,7 +98,7 @@ def describe(folder: Path) -> list[str]:
     if source.kind == "nystromformer_jax":
         differences = differences_upstream(type(model), config)
         lines += [f"in transformers: {difference}" for difference in differences]
-    lines += [f"{path.name}: {path.stat().st_size / 2**20:,.1f} MiB" for path in found]
+    lines += [f"{path.name}: {path.stat().st_size / 2**20:,.1f} MiB" for path in weights]
     return lines
 
 

@@ -137,13 +137,12 @@ class Source:
     model: ModelClass | None  # class of this package for that architecture
     fields: Mapping[str, Any]  # values for `NystromformerConfig`
     position_offset: int  # unused first rows of the position table
-    equal_key: (
-        str  # key of the length that equals num_landmarks, which means exact attention; or ""
-    )
+    # Key of the length that equals num_landmarks, if that means exact attention; else "".
+    equal_key: str
 
     @property
     def why_exact(self) -> str:
-        """Why a checkpoint with landmarks has exact attention; empty if it has not, or has no landmarks."""
+        """Why attention is exact although the checkpoint has landmarks; empty if it is not, or has none."""
         if not self.equal_key:
             return ""
         landmarks = self.fields["num_landmarks"]

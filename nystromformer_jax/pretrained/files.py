@@ -1,8 +1,7 @@
 """Reads config.json and weights, and atomically writes config.json and model.safetensors."""
 
-import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,15 +55,6 @@ def weight_files(folder: Path) -> list[Path]:
     return []
 
 
-def check_headers(folder: Path) -> None:
-    """Raises ValueError if a safetensors file is truncated or corrupt; reads only the headers."""
-    safetensors = _safetensors()
-    for path in weight_files(folder):
-        if path.suffix == ".safetensors" and path.is_file():
-            with _explained(path, safetensors), safetensors.safe_open(path, "np"):
-                pass
-
-
 def read_tensors(paths: Sequence[Path]) -> dict[str, npt.NDArray[Any]]:
     """Returns the tensors of safetensors files, or of files pickled by PyTorch."""
     tensors: dict[str, npt.NDArray[Any]] = {}
@@ -77,15 +67,8 @@ def read_tensors(paths: Sequence[Path]) -> dict[str, npt.NDArray[Any]]:
 def _read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Returns the tensors of a safetensors file in their stored dtypes; jax registers bfloat16."""
     safetensors = _safetensors()
-    with _explained(path, safetensors):
-        tensors: dict[str, npt.NDArray[Any]] = safetensors.numpy.load_file(path)
-    return tensors
-
-
-@contextlib.contextmanager
-def _explained(path: Path, safetensors: Any) -> Iterator[None]:
     try:
-        yield
+        return safetensors.numpy.load_file(path)
     except (safetensors.SafetensorError, AttributeError) as error:  # AttributeError: unknown dtype
         raise ValueError(
             f"{path} is truncated, corrupt or of an unsupported dtype ({error}): download it again."

@@ -119,7 +119,7 @@ def module_files(folder: Path) -> list[str]:
     if not (folder / MODULES).is_file():
         return []
     paths = [path for _, path in _read_modules(folder / MODULES) if path]
-    if outside := [path for path in paths if path == ".." or Path(path).name != path]:
+    if outside := [path for path in paths if path == ".." or len(Path(path).parts) != 1]:
         raise ValueError(
             f"{folder / MODULES} lists the path {outside[0]!r}; it must be a folder beside it."
         )

@@ -205,12 +205,12 @@ def largest_batch(spec: TrainSpec, limit_bytes: int | float, plan: Plan) -> int:
 
     It tries that of the config, whose plan is `plan`, and doubles or halves it.
     """
-    parts = spec.mesh.shape["data"] * (spec.config.train.accumulation or 1)
+    devices = spec.mesh.shape["data"]
     batch, largest = spec.config.train.batch_size, 0
     while plan.fits:
         largest, batch = batch, 2 * batch
         plan = make_plan(spec, limit_bytes, batch)
-    while not largest and (batch := batch // 2 // parts * parts):
+    while not largest and (batch := batch // 2 // devices * devices):
         largest = batch if make_plan(spec, limit_bytes, batch).fits else 0
     return largest
 
@@ -251,7 +251,7 @@ def describe_plan(
         lines.append(f"what would fit     {_what_would_fit(config, make_spec, spec, limit)}")
     if largest and chip is not None:
         batch = largest_batch(spec, limit, plan)
-        least = spec.mesh.shape["data"] * (spec.config.train.accumulation or 1)
+        least = spec.mesh.shape["data"]
         most = f"{batch} examples, {batch / spec.mesh.size:g} per chip, by doubling"
         lines.append(
             f"largest batch      {most if batch else f'none, not even {least} example(s)'}"
@@ -345,10 +345,10 @@ def _what_would_fit(
     if spec.mesh.shape["sequence"] == 1:
         is_nystrom = config["attention"].get("name", "") in ("", "nystrom")  # "": the checkpoint's
         others.append("mesh.sequence" if is_nystrom else "Nyström attention with mesh.sequence")
-    return (
-        "none of train.remat, mesh.shard_params and train.accumulation helps: use"
-        f" {', '.join(others[:-1])} or {others[-1]}"
-    )
+    tried = "neither train.remat nor mesh.shard_params"
+    if not is_whole:
+        tried = "none of train.remat, mesh.shard_params and train.accumulation"
+    return f"{tried} helps: use {', '.join(others[:-1])} or {others[-1]}"
 
 
 def _smaller(spec: TrainSpec) -> Iterator[dict[str, Any]]:

@@ -32,6 +32,7 @@ from nystromformer_jax.training.integrity import saved_steps
 # Sections that identify a run. The sections mesh, checkpoint, log and eval may change when a run resumes;
 # fine-tuning keeps eval.tune_threshold.
 IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "train")
+LOCK = ".lock"
 CHANGED = "changed_under_the_run"  # among the hashes
 DIVERGED = "diverged"  # value of "state" in `result.json` if the loss was not finite
 # Keys of these sections that may change, too: where data and tokenizer are, and what changes results only by
@@ -126,6 +127,9 @@ class Workdir:
         if self._writes and self._is_new and invalid and not self._has_begun:
             with contextlib.suppress(OSError):  # the folder may be the cause of the error
                 (self.path / "config.json").unlink(missing_ok=True)
+                if {file.name for file in self.path.iterdir()} == {LOCK}:
+                    (self.path / LOCK).unlink()
+                    self.path.rmdir()
         if self._lock is not None:
             os.close(self._lock)  # releases the lock
 
@@ -335,7 +339,7 @@ def _require_folder(path: Path) -> None:
 
 def _lock(path: Path) -> int:
     """Locks the folder; the operating system releases the lock when the process ends or is killed."""
-    lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -345,6 +349,12 @@ def _lock(path: Path) -> int:
             f"{path} is in use by another process (pid {owner}):"
             " wait for it to end, or pass another --workdir."
         ) from None
+    if not os.fstat(
+        lock
+    ).st_nlink:  # a process with an invalid command has removed the folder meanwhile
+        os.close(lock)
+        path.mkdir(parents=True, exist_ok=True)
+        return _lock(path)
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock

@@ -46,7 +46,7 @@ def test_the_dropout_of_a_run_replaces_that_of_the_checkpoints_classifier(tmp_pa
     with caplog.at_level(logging.INFO):
         config = model_config(sections, InitConfig(checkpoint=str(tmp_path)))
     assert (config.dropout_rate, config.classifier_dropout_rate) == (0.2, None)
-    assert "classifier_dropout = 0.25" in caplog.text
+    assert "a dropout rate of 0.25 before its classifier" in caplog.text
 
 
 def test_a_head_that_the_checkpoint_lacks_is_drawn_from_the_seed(tmp_path):

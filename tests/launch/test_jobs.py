@@ -5,7 +5,15 @@ import shlex
 import pytest
 
 from launch.grid import expand, split_names, split_values
-from launch.jobs import Job, chosen_setting, due_tests, merge, read_jobs, write_jobs
+from launch.jobs import (
+    Job,
+    chosen_setting,
+    due_tests,
+    merge,
+    read_jobs,
+    score_of,
+    write_jobs,
+)
 from tests.launch.sweeps import finish
 
 CONFIGS = ["configs/listops.py:nystrom,num_landmarks=32", "configs/text.py:softmax"]
@@ -121,3 +129,8 @@ def test_only_the_chosen_setting_is_tested_and_only_after_all_have_ended(tmp_pat
     ]
     finish(low[0], 0.3, test_accuracy=0.31)
     assert [job.name for job in due_tests(jobs)] == [low[1].name]
+
+
+def test_the_score_of_a_pretraining_is_no_percentage():
+    result = {"state": "complete", "valid": {"loss": 4.87, "mlm_accuracy": 0.3}}
+    assert score_of(result) == ("validation loss", 4.87, "")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from nystromformer_jax import Nystromformer
 from nystromformer_jax.models import NystromformerForMaskedLM
 from nystromformer_jax.pretrained import TruncationWarning, load, save_pretrained
 from nystromformer_jax.pretrained.__main__ import main
-from nystromformer_jax.pretrained.tensors import param_shapes
 from tests.helpers import REFERENCE, assert_close
 from tests.pretrained import tiny
 from tests.pretrained.test_language_model import (
@@ -107,7 +105,7 @@ def test_texts_have_the_length_the_case_and_the_prompt_of_the_folder(folder):
             model.embed(**arguments)
 
 
-def test_the_weights_may_lack_the_head_of_config_json(tmp_path, capsys):
+def test_the_weights_may_lack_the_head_of_config_json(tmp_path):
     """Older folders have the config.json of the model that they were trained from."""
     model = Nystromformer(dataclasses.replace(tiny.CONFIG, **SMALL))
     save_pretrained(tmp_path, model, tiny.random_variables(model))
@@ -122,9 +120,6 @@ def test_the_weights_may_lack_the_head_of_config_json(tmp_path, capsys):
         assert load(tmp_path).embed(["a cat sat on a mat"]).shape == (1, tiny.EMBED)
     with pytest.raises(ValueError, match="is missing"):
         load(tmp_path, model_class=NystromformerForMaskedLM)
-    assert main(["show", str(tmp_path)]) == 0
-    count = sum(math.prod(shape) for shape in param_shapes(model).values())
-    assert f"{count:,} parameters" in capsys.readouterr().out
     assert main(["convert", str(tmp_path), str(tmp_path / "new")]) == 0
     assert isinstance(load(tmp_path / "new").model, Nystromformer)
 

@@ -193,6 +193,7 @@ def test_errors_before_training_leave_no_run(tmp_path, error):
 
     with pytest.raises(error):
         refuse()
+    assert not (tmp_path / "run").exists()
     corrected = changed("model", num_layers=3)
     with Workdir(tmp_path / "run", corrected) as run:
         run.require_data("2" * 64)

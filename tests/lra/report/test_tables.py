@@ -134,9 +134,8 @@ def test_control_is_what_attention_adds(tmp_path):
     assert cells["ListOps"][:3] == ["0, 1, 2", "0, 1, 2", "+2.00"]
     assert cells["Text"][3].endswith("binomial standard error")
     assert len(control(groups, "mega")) == 0
-    other = {
-        "optimizer": {"warmup_steps": 5}
-    }  # more seeds, but not with the training of the control
+    # More seeds, but not with the training of the control.
+    other = {"optimizer": {"warmup_steps": 5}}
     write_seeds(tmp_path / "other", [0.9] * 5, recipe="fast", config=other)
     assert list(control(groups_in(tmp_path), "fast")["difference"]) == pytest.approx([2.0, 0.0])
 
