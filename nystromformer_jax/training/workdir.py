@@ -82,7 +82,7 @@ class Workdir:
         self._read_only = read_only
         self._writes = is_primary() and not read_only
         self._lock: int | None = None
-        self._is_new = False
+        self._is_new = self._makes_folder = False
         self._config = config
         try:
             self._primary_first(lambda: self._open(config))
@@ -93,6 +93,7 @@ class Workdir:
     def _open(self, config: Mapping[str, Any]) -> None:
         _require_folder(self.path)
         if not self._read_only:
+            self._makes_folder = not self.path.exists()
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -127,7 +128,7 @@ class Workdir:
         if self._writes and self._is_new and invalid and not self._has_begun:
             with contextlib.suppress(OSError):  # the folder may be the cause of the error
                 (self.path / "config.json").unlink(missing_ok=True)
-                if {file.name for file in self.path.iterdir()} == {LOCK}:
+                if self._makes_folder and [file.name for file in self.path.iterdir()] == [LOCK]:
                     (self.path / LOCK).unlink()
                     self.path.rmdir()
         if self._lock is not None:

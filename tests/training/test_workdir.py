@@ -194,6 +194,10 @@ def test_errors_before_training_leave_no_run(tmp_path, error):
     with pytest.raises(error):
         refuse()
     assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()
+    with pytest.raises(error):
+        refuse()
+    assert (tmp_path / "run").exists()  # a folder of the user
     corrected = changed("model", num_layers=3)
     with Workdir(tmp_path / "run", corrected) as run:
         run.require_data("2" * 64)
