@@ -46,7 +46,7 @@ _PRETRAINING = """
 `run_pretrain.py` has the sections optimizer, train, eval, mesh, checkpoint and log of the Long Range Arena,
 and these. The section model has `embed_dim`, `num_layers`, `num_heads`, `mlp_dim`, `dropout_rate`,
 `attention_dropout_rate` and `dtype` of [`NystromformerConfig`](api.md). The optimizer is always
-AdamW: there is no key `optimizer.method`.
+AdamW, so these configs have no key `optimizer.method`.
 """
 _FINETUNING = """
 ## Fine-tuning
