@@ -350,9 +350,8 @@ def _lock(path: Path) -> int:
             f"{path} is in use by another process (pid {owner}):"
             " wait for it to end, or pass another --workdir."
         ) from None
-    if not os.fstat(
-        lock
-    ).st_nlink:  # a process with an invalid command has removed the folder meanwhile
+    # A process with an invalid command may have removed the folder between the two calls.
+    if not os.fstat(lock).st_nlink:
         os.close(lock)
         path.mkdir(parents=True, exist_ok=True)
         return _lock(path)

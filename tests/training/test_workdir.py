@@ -204,6 +204,22 @@ def test_errors_before_training_leave_no_run(tmp_path, error):
     assert json.loads((tmp_path / "run/config.json").read_text())["model"] == {"num_layers": 3}
 
 
+def test_a_folder_that_is_removed_while_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    path, flock = tmp_path / "run", workdir.fcntl.flock
+
+    def remove_before(*arguments):
+        monkeypatch.setattr(workdir.fcntl, "flock", flock)
+        (path / ".lock").unlink()
+        path.rmdir()
+        flock(*arguments)
+
+    monkeypatch.setattr(workdir.fcntl, "flock", remove_before)
+    with Workdir(path, CONFIG):
+        assert (path / "config.json").exists()
+        with pytest.raises(WorkdirBusy):
+            Workdir(path, CONFIG)
+
+
 @pytest.mark.parametrize("begun", ["checkpoint", "metrics", "before", "interrupted"])
 def test_a_started_run_is_kept(tmp_path, begun):
     path = tmp_path / "run"
