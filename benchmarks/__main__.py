@@ -1,4 +1,4 @@
-"""Writes JSON and table of all timings: `python -m benchmarks --out results/benchmarks/cpu`.
+"""Times ours and other implementations: `python -m benchmarks --out results/benchmarks/cpu`.
 
 The JSON is rewritten after each row; the same command resumes.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pandas as pd
 
 from benchmarks import steps
 from benchmarks.attention import MODES, case
@@ -86,7 +87,7 @@ def _compare(given: argparse.Namespace) -> None:
         "timed": "in blocks of calls, in turn,",
     }
     parts = ("training_step", "attention")
-    table = Table("benchmarks", given.out, settings, markdown, parts=parts)
+    table = Table("benchmarks", given.out, settings, parts=parts)
     if given.only != "attention":
         config = steps.config_of(given.config)
 
@@ -112,7 +113,7 @@ def _compare(given: argparse.Namespace) -> None:
             functools.partial(_times, call_of, given.rounds),
             part="attention",
         )
-    table.finish()
+    table.finish(_show)
 
 
 def _times(
@@ -133,6 +134,15 @@ def _times(
         calls |= {name: call_of(name, mode, batch=1, **sizes) for name in others}
         row[mode] = in_blocks(calls, rounds=rounds)
     return row
+
+
+def _show(results: dict[str, Any]) -> str:
+    """Returns the times of steps, and the tables of the comparisons that were run."""
+    run = {row["comparison"] for row in results["attention"]}
+    shown = [markdown(results, name) for name in COMPARISONS if name in run]
+    if rows := results["training_step"]:
+        shown.insert(0, pd.json_normalize(rows).T.to_string(header=False) + "\n")
+    return "\n".join(shown)
 
 
 if __name__ == "__main__":

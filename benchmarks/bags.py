@@ -10,19 +10,16 @@ command resumes.
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import pandas as pd
 
 from benchmarks.attention import DIM, HEADS, MODES, with_gradient
 from benchmarks.table import Row, Table, in_own_process, parser_for, this_machine, use_cpu
 from benchmarks.timing import added_bytes, in_blocks
 from cli.commands import number, run_to_end
 from nystromformer_jax import SelfAttention, make_core
-from reporting.tables import format_3sf
-from reporting.tables import markdown as markdown_table
 
 LANDMARKS, WIDTH = 256, 33
 MODULES = ("ours", "lucidrains")
@@ -30,7 +27,7 @@ AXES = ("instances", "mode", "module")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes `<out>.json` and `.md`; returns the exit code."""
+    """Writes `<out>.json`; returns the exit code."""
     parser = parser_for("benchmarks.bags", __doc__)
     positive = number(int, 1)
     parser.add_argument("--instances", type=positive, nargs="+", default=[1000, 10_000, 100_000])
@@ -40,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def make_table() -> None:
         use_cpu()
         settings = {**this_machine("torch", "nystrom-attention"), "rounds": given.rounds}
-        table = Table("benchmarks.bags", given.out, settings, markdown, arguments=arguments)
+        table = Table("benchmarks.bags", given.out, settings, arguments=arguments)
         cells = [(n, mode, module) for n in given.instances for mode in MODES for module in MODULES]
         table.fill(AXES, cells, functools.partial(_measure, given.rounds), peers=True)
         table.finish()
@@ -100,19 +97,6 @@ def _call_of(instances: int, mode: str, module: str) -> Callable[[], Any]:
             torch.autograd.grad(output, [inputs, *theirs.parameters()], weights)
 
     return run
-
-
-def markdown(results: Mapping[str, Any]) -> str:
-    """Returns a table with a row per number of instances, and time and memory of each module and mode."""
-    shown: dict[int, Row] = {}
-    for row in results["rows"]:
-        column = f"{row['module']}, {row['mode']}"
-        cell = shown.setdefault(row["instances"], {"instances": f"{row['instances']:,}"})
-        memory = (
-            f"{format_3sf(row['added_bytes'] / 2**20)} MiB" if row["added_bytes"] else "unknown"
-        )
-        cell[column] = f"{format_3sf(row['seconds']['median'])} s, {memory}"
-    return markdown_table(pd.DataFrame(shown.values()))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ Needs the extras `plan` and `plan-gpu`. The table is rewritten after every cell;
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,7 +26,6 @@ from benchmarks.table import COMPILERS, Row, Table, in_own_process, parser_for, 
 from cli.commands import run_to_end
 from nystromformer_jax.training.plan import roofline_seconds
 from nystromformer_jax.training.topology import chip_of, topology_devices
-from reporting.tables import markdown as markdown_table
 
 FORMS = ("kernels", "plain", "literal", "exact")
 # Forms that are compiled at some lengths, by topology. On a GPU the plain form runs.
@@ -39,7 +38,6 @@ CASES: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...] = (
     ("a100:1", ("plain",), (4096,)),
 )
 FLOOR = {"forward": 7, "gradient": 17}  # arrays of L D numbers per head that are read or written
-MIB = 2**20
 
 
 def main() -> int:
@@ -51,7 +49,7 @@ def main() -> int:
         for topology, _, _ in CASES:
             topology_devices(topology)  # raises an error if its compiler is not installed
         settings = {"versions": versions(*COMPILERS), "time": "roofline"}
-        table = Table("benchmarks.budgets", given.out, settings, markdown)
+        table = Table("benchmarks.budgets", given.out, settings)
         for topology, forms, lengths in CASES:
             cells = itertools.product([topology], MODES, lengths, forms)
             measure = functools.partial(in_own_process, budget)
@@ -112,35 +110,6 @@ def program(
     kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(pull_back))
     kept -= 3 * tokens.size * tokens.dtype.itemsize
     return with_gradient(forward), (None, *inputs, tokens), kept
-
-
-def markdown(results: Mapping[str, Any]) -> str:
-    """Returns a table with a row per program; times are in µs, and in multiples of the floor."""
-    rows = []
-    chips = list(dict.fromkeys(row["topology"] for row in results["rows"]))
-    for row in sorted(
-        results["rows"],
-        key=lambda row: (chips.index(row["topology"]), row["mode"], row["length"]),
-    ):
-        floor, seconds, temporaries = row["floor_seconds"], row["seconds"], row["temp_bytes"]
-        time = "" if row["fits"] else "does not fit"
-        if row["fits"] and seconds is not None:
-            time = f"{1e6 * seconds:,.0f} ({seconds / floor:.2f} × floor)"
-        rows.append(
-            {
-                "chip": row["topology"].partition(":")[0],
-                "attention": row["form"],
-                "mode": row["mode"],
-                "length": f"{row['length']:,}",
-                "floor, µs": f"{1e6 * floor:,.0f}",
-                "µs": time,
-                "temporaries, MiB": "" if temporaries is None else f"{temporaries / MIB:,.1f}",
-                "residuals, MiB": f"{row['kept_bytes'] / MIB:,.1f}" if row["kept_bytes"] else "",
-                # Of tables by version 0.2.0.
-                **({"kernels": str(row["kernels"] or "")} if "kernels" in row else {}),
-            }
-        )
-    return markdown_table(rows)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ from nystromformer_jax.support.spelling import nearest
 from nystromformer_jax.training.environment import machine_bytes
 from nystromformer_jax.training.errors import is_out_of_memory
 from reporting.plotting import WIDTH, label_lines, new_figure, styles_of
-from reporting.tables import NOTHING, format_3sf
+from reporting.tables import NOTHING
 from reporting.tables import markdown as markdown_table
 
 # Core and options of each attention of the table; nystrom-M and module:Class,option=value are valid, too.
@@ -58,17 +58,6 @@ ATTENTIONS: Mapping[str, dict[str, Any]] = {
     "longformer": {"name": "longformer", "window": 257, "num_global": 1},
     "linear": {"name": "linear"},
 }
-# Memory and time of softmax attention divided by those of each attention: inference, one sequence, on a
-# GTX 1080 Ti.
-# Source: Xiong et al. 2021, arXiv:2102.03902, Table 1.
-PAPER = {
-    ("nystrom-64", 512): (1.5, 1.1),
-    ("nystrom-64", 1024): (3.0, 1.8),
-    ("nystrom-64", 2048): (5.8, 3.6),
-    ("nystrom-64", 4096): (11.5, 5.6),
-    ("nystrom-64", 8192): (22.8, 12.7),
-    ("nystrom-32", 8192): (26.7, 13.4),
-}
 PASSES = ("forward", "forward + gradient")
 AXES = ("length", "batch", "pass", "attention")
 MEMORY_RUNS = 3  # the maximum counts
@@ -76,7 +65,7 @@ GIB, MIB = 2**30, 2**20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes `<out>.json`, `.md` and `.png`; returns the exit code."""
+    """Writes `<out>.json` and `.png`; returns the exit code."""
     parser = parser_for("benchmarks.efficiency", __doc__)
     add, positive = parser.add_argument, number(int, 1)
     text = (
@@ -104,7 +93,7 @@ def _make_table(given: argparse.Namespace, arguments: Sequence[str] | None) -> N
         "memory_limit_gib": given.memory_limit,
         "timed": "rounds of blocks of calls",
     }
-    table = Table("benchmarks.efficiency", given.out, settings, markdown, arguments=arguments)
+    table = Table("benchmarks.efficiency", given.out, settings, arguments=arguments)
     cells = [
         (length, batch, kind, attention)
         for length in sorted(given.lengths)
@@ -115,7 +104,7 @@ def _make_table(given: argparse.Namespace, arguments: Sequence[str] | None) -> N
     for length, _, _, attention in cells:  # raises errors now that would otherwise come hours later
         shapes(attention, length, 1, given)
     table.fill(AXES, cells, functools.partial(measure, given), peers=True)
-    table.finish()
+    table.finish(_show)
     plot(table.results, Path(f"{given.out}.png"))
 
 
@@ -267,39 +256,10 @@ def figures(results: Mapping[str, Any]) -> pd.DataFrame:
     return table
 
 
-def slopes(table: pd.DataFrame) -> pd.DataFrame:
-    """Returns the growth of memory and time: slope 1 is linear in the length, 2 quadratic.
-
-    It is the least-squares slope of log2(figure) against log2(length).
-    """
-    found = []
-    for names, own in table.groupby(["attention", "pass", "batch"], sort=False):
-        row = dict(zip(("attention", "pass", "batch"), names, strict=True))
-        for name, _, _ in FIGURES:
-            known = own[own[name].notna()]
-            if len(known) > 1:
-                slope, _ = np.polyfit(np.log2(known["length"]), np.log2(known[name]), 1)
-                row[name] = f"{slope:.2f}"
-        found.append(row)
-    return pd.DataFrame(found)
-
-
-def markdown(results: Mapping[str, Any]) -> str:
-    """Returns a table for each pass and batch like the paper's Table 1, and the slopes."""
-    settings, table = results["settings"], figures(results)
-    parts = [
-        f"One module with its projections, without convolution or mask: {settings['heads']} heads of"
-        f" {settings['head_dim']}, {settings['dtype']}. Memory is the compiler's figure, or the peak of the"
-        " process if it is larger. Time is the median, timed in blocks of calls, in turn. × is softmax"
-        " attention's figure over this one's: above 1 is a saving.",
-    ]
-    for (kind, batch), own in table.groupby(["pass", "batch"], sort=False):
-        shown = _by_length(own, "attention", _cell)
-        if (kind, batch) == (PASSES[0], 1):
-            shown = pd.concat([shown, _paper(own)])
-        parts += [f"**{kind}, batch {batch}**", markdown_table(shown)]
-    parts += ["Slopes of log2(figure) against log2(length), by least squares:"]
-    return "\n\n".join([*parts, markdown_table(slopes(table))])
+def _show(results: Mapping[str, Any]) -> str:
+    """Returns the figures of all rows."""
+    names = [*AXES, "fits", "memory", "time", "memory of softmax", "time of softmax"]
+    return figures(results)[names].to_string(index=False, float_format="{:.3g}".format)
 
 
 def headline(results: Mapping[str, Any]) -> str:
@@ -324,29 +284,6 @@ def _by_length(
     cells = rows.assign(cell=rows.apply(cell, axis=1)).set_index(["attention", "length"])["cell"]
     table = cells.unstack(sort=False).rename(columns="{:,}".format)
     return table.rename_axis(index=title).reset_index()
-
-
-def _paper(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns rows with the paper's ratios for the attentions and lengths in `rows`."""
-    known = set(zip(rows["attention"], rows["length"], strict=True))
-    found: dict[str, dict[str, str]] = {}
-    for (attention, length), ratios in PAPER.items():
-        if (attention, length) in known:
-            name = f"{attention}, the paper"
-            found.setdefault(name, {"attention": name})[f"{length:,}"] = "({}×), ({}×)".format(
-                *ratios
-            )
-    return pd.DataFrame(found.values())
-
-
-def _cell(row: Mapping[str, Any]) -> str:
-    """Returns memory and time of a row, each with softmax attention's over it."""
-    texts = []
-    for name, scale, unit in FIGURES:
-        if pd.notna(row[name]):
-            ratio = _ratio(row, name) if row["attention"] != "softmax" else ""
-            texts.append(f"{format_3sf(scale * row[name])} {unit}" + f" ({ratio})" * bool(ratio))
-    return ", ".join([*texts, *([] if row["fits"] else ["does not fit"])])
 
 
 def _ratio(row: Mapping[str, Any], name: str) -> str:

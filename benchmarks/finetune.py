@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 
 from benchmarks.steps import step_call
 from benchmarks.table import Row, Table, parser_for, this_machine, use_cpu
@@ -32,14 +31,10 @@ from cli.commands import number, run_to_end
 from language.checkpoint import weights_sha256
 from language.finetune import trainer
 from language.finetune.data import TaskData
-from language.finetune.glue_tasks import TASKS
 from language.finetune.run import FineTuning
 from launch import huge_pages
 from nystromformer_jax.training import TrainSpec, make_schedule
 from nystromformer_jax.training.pipeline import evaluation_batches, training_batches
-from reporting.statistics import format_spread, summarize
-from reporting.tables import format_3sf
-from reporting.tables import markdown as markdown_table
 
 OURS, PEER = "ours", "transformers"
 
@@ -54,7 +49,7 @@ class Opened(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes `<out>.json` and `.md`; returns the exit code."""
+    """Writes `<out>.json`; returns the exit code."""
     parser = parser_for("benchmarks.finetune", __doc__)
     add, positive, example = parser.add_argument, number(int, 1), "configs/glue.py:mrpc"
     add("--config", required=True, help=f"{example}, with the flags of run_finetune.py")
@@ -72,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         opened = open_run(config)
         settings = this_machine("torch", PEER)
         name, parts = "benchmarks.finetune", ("rows", "scores")
-        table = Table(name, given.out, settings, markdown, parts=parts, arguments=arguments)
+        table = Table(name, given.out, settings, parts=parts, arguments=arguments)
         cell = (opened.row["task"], opened.row["label"])
         if given.train:
             runs = [(*cell, config["train"]["seed"])]
@@ -196,34 +191,6 @@ def _require_supported(config: Mapping[str, Any]) -> None:
         section, _, name = key.partition(".")
         if config[section][name] not in values:
             raise ValueError(f"{key}={config[section][name]} is not supported with --train.")
-
-
-def markdown(results: Mapping[str, Any]) -> str:
-    """Returns a table of times, × is transformers' divided by ours, and one of transformers' scores."""
-    times, scores = [], []
-    for (task, label), own in _groups(results["rows"]):
-        seconds = {row["model"]: row["seconds"]["median"] for row in own}
-        cells = {f"{model}, s per step": format_3sf(value) for model, value in seconds.items()}
-        tokens = sorted(own[0]["tokens"])
-        row = {"task": task, "run": label, "tokens": f"{tokens[0]} to {tokens[-1]}", **cells}
-        if seconds.keys() == {OURS, PEER}:
-            row[PEER] = f"{seconds[PEER] / seconds[OURS]:.2f}×"
-        times.append(row)
-    for (task, label), own in _groups(results["scores"]):
-        row = {"task": task, "run of transformers": label, "seeds": f"{len(own)}"}
-        for metric in TASKS[own[0]["task"]].metrics:
-            values = summarize([100 * one["valid"][metric] for one in own])
-            row[f"{metric}, %"] = format_spread(values.mean, values.deviation)
-        scores.append(row)
-    return "\n".join(markdown_table(pd.DataFrame(rows)) for rows in (times, scores) if rows)
-
-
-def _groups(rows: Sequence[Row]) -> list[tuple[tuple[str, str], list[Row]]]:
-    """Returns the rows of each task and label."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((TASKS[row["task"]].title, row["label"]), []).append(row)
-    return list(groups.items())
 
 
 if __name__ == "__main__":

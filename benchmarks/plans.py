@@ -52,11 +52,11 @@ def main() -> int:
         for topology in topologies:
             topology_devices(topology)  # raises an error if its compiler is not installed
         settings = {"versions": versions(*COMPILERS)}
-        table = Table("benchmarks.plans", given.out, settings, markdown)
+        table = Table("benchmarks.plans", given.out, settings)
         cells = itertools.product(configs, topologies, sizes)
         measure = functools.partial(in_own_process, plan)
         table.fill(("config", "topology", "each"), cells, measure)
-        table.finish()
+        table.finish(markdown)
 
     return run_to_end("benchmarks.plans", plan_missing)
 
@@ -88,7 +88,7 @@ def plan(name: str, topology: str, each: str) -> Row:
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """Returns a table: configs and topologies in rows; memory by kind, communication and time in columns."""
+    """Returns a table: configs and topologies in rows; memory, communication and time in columns."""
     rows = []
     for row in results["rows"]:
         memory, collectives = row["memory"] or {}, row["collectives"]
@@ -102,11 +102,7 @@ def markdown(results: Mapping[str, Any]) -> str:
                 "config": f"`{row['config']}`",
                 "chips (data × sequence)": f"{row['topology']} ({shape})",
                 "batch": str(row["batch_size"]),
-                "parameters and optimizer, MiB": f"{(memory['params'] + memory['optimizer']) / MIB:,.1f}"
-                if memory
-                else "",
-                "temporaries": f"{memory['temporaries'] / MIB:,.0f}" if memory else "",
-                "total": total if row["fits"] else f"{total} does not fit".strip(),
+                "memory, MiB": total if row["fits"] else f"{total} does not fit".strip(),
                 "GFLOPs": "" if row["flops"] is None else format_3sf(row["flops"] / 1e9),
                 "collectives, MiB": "" if collectives is None else f"{links / MIB:,.2f}",
                 "step, ms": f"{1e3 * seconds:.3g}" if known else "",

@@ -79,13 +79,6 @@ def _verdict() -> pd.DataFrame:
     return rows.rename_axis("test accuracy, %").reset_index()
 
 
-def _short_plans(numbers: Any) -> str:
-    """Returns the table of plans without the parts of the memory; the stored page has all columns."""
-    rows = [line.split(" | ") for line in plans.markdown(numbers).splitlines()]
-    kept = [" | ".join(cell for i, cell in enumerate(row) if i not in (3, 4)) for row in rows]
-    return "\n".join(kept).replace("| total |", "| memory, MiB |") + "\n"
-
-
 def _by_iteration(numbers: Any) -> str:
     """Returns a table of residuals and errors by iteration, for a trained model and random inputs."""
     by_input = {
@@ -112,7 +105,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "approximation-short": lambda: approximation.headline(_json("approximation")),
     "approximation-trained": lambda: approximation.trained_markdown(_json("approximation")),
     "attention": lambda: "\n".join(
-        comparison.short(_json("benchmarks/cpu"), name) for name in comparison.COMPARISONS
+        comparison.markdown(_json("benchmarks/cpu"), name) for name in comparison.COMPARISONS
     ),
     "control": lambda: markdown(report.control_table(report.control(_groups(), "fast"))),
     "control-mega": lambda: markdown(report.control_table(report.control(_groups(), "mega_small"))),
@@ -120,11 +113,11 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "language-gains": lambda: markdown(language.gains_table(_language())),
     "efficiency": lambda: efficiency.headline(_json("efficiency/cpu")),
     "mqar": lambda: markdown(report.recall_table(report.recall_groups(_groups()))),
-    "speed": lambda: comparison.short(_json("benchmarks/cpu"), "modules", conv=False),
+    "speed": lambda: comparison.markdown(_json("benchmarks/cpu"), "modules", conv=False),
     "table3": lambda: markdown(report.select(_table3(), (), SOURCES, n=True)),
     "verdict": lambda: markdown(_verdict()),
     "bert-base": lambda: steps.markdown(_json("steps/bert-base")),
-    "plans": lambda: _short_plans(_json("plans/table")),
+    "plans": lambda: plans.markdown(_json("plans/table")),
     "iterations": lambda: _by_iteration(_json("figures/listops-nystrom")),
     "parts": lambda: steps.markdown(
         *(

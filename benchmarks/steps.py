@@ -5,11 +5,11 @@
     python -m benchmarks.steps --configs pretrain:base,max_len=512 pretrain:base,max_len=1024 --batch 1 \
         --attentions nystrom softmax --out results/steps/bert-base
 
-Each cell is a process with `--memory` GiB. It takes the config's batch or `--batch`, or the largest half,
-quarter and so on whose step fits, in the parts that the programs choose, or in `--parts`. It makes five steps
-on random tokens of the config's shapes, and reports the median time per step and the peak memory of the
-process. "does not fit" means that not even a batch of 1 fits. The table is written after every cell; the same
-command resumes. `GLIBC_TUNABLES=glibc.malloc.hugetlb=0` measures without huge pages.
+Each cell is a process with `--memory` GiB. It takes the config's batch or `--batch`, in the parts that the
+programs choose, or in `--parts`. It makes five steps on random tokens of the config's shapes, and reports the
+median time per step and the peak memory of the process. `run_plan.py` finds the largest batch that fits. The
+table is written after every cell; the same command resumes. `GLIBC_TUNABLES=glibc.malloc.hugetlb=0`
+measures without huge pages.
 """
 
 import contextlib
@@ -59,28 +59,23 @@ def main() -> int:
     def measure_missing() -> None:
         sizes = {"batch": given.batch, "parts": given.parts}
         settings = {**this_machine(), "memory_gib": given.memory, **sizes}
-        table = Table("benchmarks.steps", given.out, settings, markdown)
+        table = Table("benchmarks.steps", given.out, settings)
         cells = itertools.product(given.configs, given.attentions)
-        of_cell = functools.partial(largest_batch, limit=given.memory * GIB, **sizes)
+        of_cell = functools.partial(row_of, limit=given.memory * GIB, **sizes)
         table.fill(("config", "attention"), cells, of_cell)
-        table.finish()
+        table.finish(markdown)
 
     return run_to_end("benchmarks.steps", measure_missing)
 
 
-def largest_batch(config: str, attention: str, limit: float, batch: int, parts: int) -> Row:
-    """Returns the row of the largest batch, at most `batch` (0: the config's), that fits in `limit` bytes."""
+def row_of(config: str, attention: str, limit: float, batch: int, parts: int) -> Row:
+    """Returns the row of a step of `batch` examples (0: the config's), measured in a new process."""
     size = batch or config_of(config, attention)["train"]["batch_size"]
-    row: Row = {"config": config, "attention": attention, "asked_batch_size": size}
-    while True:
-        try:
-            found = in_own_process(measure, config, attention, limit, size, parts)
-        except MemoryError:
-            found = {"compiled_bytes": 0, "fits": False}
-        if found["fits"] or size == 1:
-            return {**row, "batch_size": size, **found}
-        # Memory grows with the batch, so much smaller ones need not be tried one by one.
-        size = max(1, size >> max(1, int(found["compiled_bytes"] / limit).bit_length() - 1))
+    try:
+        found = in_own_process(measure, config, attention, limit, size, parts)
+    except MemoryError:
+        found = {"compiled_bytes": 0, "fits": False}
+    return {"config": config, "attention": attention, "batch_size": size, **found}
 
 
 def measure(config: str, attention: str, limit: float, batch_size: int, parts: int) -> Row:
@@ -212,14 +207,14 @@ def compare(config: dict[str, Any], rounds: int, device: str = "") -> dict[str, 
 
 
 def markdown(*results: Mapping[str, Any]) -> str:
-    """Returns a table: configs in rows, attentions in columns; cells have the batch if it was reduced.
+    """Returns a table: configs in rows, attentions in columns.
 
     Of several results, each has the key "title", which follows the attention in the heading.
     """
     table = pd.DataFrame(
         [
             {
-                "s per step · GiB": f"{row['config']}, batch {row['asked_batch_size']}",
+                "s per step · GiB": f"{row['config']}, batch {row['batch_size']}",
                 "column": ", ".join(filter(None, [row["attention"], part.get("title")])),
                 "cell": _cell(row),
             }
@@ -235,9 +230,7 @@ def markdown(*results: Mapping[str, Any]) -> str:
 def _cell(row: Mapping[str, Any]) -> str:
     if not row["fits"]:
         return "does not fit"
-    text = f"{row['step_seconds']:.2f} · {row['peak_bytes'] / GIB:.1f}"
-    smaller = row["batch_size"] < row["asked_batch_size"]
-    return f"{text} (batch {row['batch_size']})" if smaller else text
+    return f"{row['step_seconds']:.2f} · {row['peak_bytes'] / GIB:.1f}"
 
 
 if __name__ == "__main__":

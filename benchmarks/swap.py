@@ -42,7 +42,7 @@ Rows = dict[int, list[list[int]]]  # token ids of texts, by number of tokens
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes `<out>.json` and `.md`; returns the exit code."""
+    """Writes `<out>.json`; returns the exit code."""
     parser = parser_for("benchmarks.swap", __doc__)
     positive = number(int, 1)
     parser.add_argument("--model", required=True, help="folder of a model with its tokenizer")
@@ -96,13 +96,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             model = model_of(*kind)
             return row | compare(unit(model.embed(input_ids=rows[tokens])), expected(tokens))
 
-        table = Table("benchmarks.swap", given.out, settings, markdown, arguments=arguments)
+        table = Table("benchmarks.swap", given.out, settings, arguments=arguments)
         kinds = [EXACT, *itertools.product(given.landmarks, SELECTIONS, PINVS, [0])]
         if given.steps:
             kinds += itertools.product(given.landmarks, SELECTIONS[:1], PINVS[:1], [given.steps])
         cells = [(*kind, tokens) for kind in kinds for tokens in given.tokens]
         table.fill(AXES, cells, measure)
-        table.finish()
+        table.finish(markdown)
 
     return run_to_end("benchmarks.swap", make_table)
 

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import pandas as pd
 
 from cli.commands import parser_of
 from launch import huge_pages
-from nystromformer_jax.support.durable import read_json, write_bytes, write_json
+from nystromformer_jax.support.durable import read_json, write_json
 from nystromformer_jax.training import describe_environment
 from reporting.writer import output_path
 
@@ -33,14 +34,13 @@ Row = dict[str, Any]
 
 
 class Table:
-    """Rows in `out`.json with their settings and commands, and their page in `out`.md."""
+    """Rows in `out`.json with their settings and commands."""
 
     def __init__(
         self,
         program: str,
         out: Path | None,
         settings: Mapping[str, Any],
-        markdown: Callable[[dict[str, Any]], str] | None = None,
         *,
         parts: Sequence[str] = ("rows",),
         arguments: Sequence[str] | None = None,
@@ -51,17 +51,17 @@ class Table:
           program: Module of the command, such as `benchmarks.steps`.
           out: Output path without extension; None: nothing is stored.
           settings: Values that all rows share, such as the machine; "versions" must be among them.
-          markdown: Returns the tables of the page; None to write no page.
           parts: Names of the lists of rows.
           arguments: Arguments of the command; by default those of this process.
 
         Raises:
           ValueError: `out`.json contains something else, or rows with different settings.
         """
-        self._program, self._out, self._markdown = program, out, markdown
+        self._program, self._out = program, out
         self._command = command_line(program, arguments)
         self.results: dict[str, Any] = {"settings": dict(settings), "commands": []}
         self.results |= {part: [] for part in parts}
+        self._parts = parts
         if out is not None and (file := Path(f"{out}.json")).is_file():
             stored = read_json(file)
             _require_same(stored, self.results, file)
@@ -105,19 +105,23 @@ class Table:
             print(f"{self._program}:", *cell, file=sys.stderr, flush=True)
 
     def write(self) -> None:
-        """Writes the rows and the page."""
+        """Writes the rows."""
         if self._out is None:
             return
         self._out.parent.mkdir(parents=True, exist_ok=True)
         write_json(Path(f"{self._out}.json"), self.results)
-        if self._markdown is not None:
-            write_bytes(Path(f"{self._out}.md"), page(self.results, self._markdown).encode())
 
-    def finish(self) -> None:
-        """Writes the table and prints it as Markdown, even if all cells were stored before."""
+    def finish(self, show: Callable[[dict[str, Any]], str] | None = None) -> None:
+        """Writes the table and prints `show` of the results, by default all rows."""
         self.write()
-        if self._markdown is not None:
-            print(page(self.results, self._markdown), end="")
+        shown = (
+            [show(self.results)]
+            if show
+            else [
+                pd.json_normalize(self.results[part]).to_string(index=False) for part in self._parts
+            ]
+        )
+        print("\n".join(shown))
 
 
 MOVE = "pass another --out, or move the file away."
@@ -137,29 +141,6 @@ def _require_same(stored: Mapping[str, Any], new: Mapping[str, Any], file: Path)
             f"{key} {old.get(key)!r} in the file, {now.get(key)!r} now" for key in different
         )
         raise ValueError(f"{file} contains results with different settings ({changes}): {MOVE}")
-
-
-def page(results: Mapping[str, Any], markdown: Callable[[Any], str]) -> str:
-    """Returns the page of a table: its commands, its machine, and what `markdown` returns."""
-    return f"{describe_source(results)}\n\n{markdown(results)}"
-
-
-def describe_source(results: Mapping[str, Any]) -> str:
-    """Returns a sentence with the commands, the machine and the versions."""
-    settings = results["settings"]
-    commands = ", ".join(f"`{command}`" for command in results["commands"])
-    used = ", ".join(f"{name} {version}" for name, version in settings["versions"].items())
-    return f"{commands}: {_machine(settings)}; {used}."
-
-
-def _machine(settings: Mapping[str, Any]) -> str:
-    if "processor" not in settings:  # the rows name what they were compiled for
-        return "compiled ahead of time, not run"
-    device, count = settings["device"], settings["device_count"]
-    accelerator = "" if device == "cpu" else f"{count} × {device}, host "
-    threads = settings["cpu_threads"]
-    pages = ", huge pages" if settings["huge_pages"] else ""
-    return f"{accelerator}{settings['processor']}, {threads} thread{'s' * (threads != 1)}{pages}"
 
 
 # --- The command and its machine ------------------------------------------------------------------

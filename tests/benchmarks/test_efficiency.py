@@ -3,6 +3,7 @@
 import argparse
 import json
 
+import numpy as np
 import pytest
 from jax.errors import JaxRuntimeError
 
@@ -33,12 +34,14 @@ def test_every_case_has_a_row_and_only_softmax_is_quadratic(tmp_path, capsys):
     rows = rows_of(tmp_path)
     assert len(rows) == len(efficiency.ATTENTIONS) * 3 * 2
     own = [row for row in rows if row["pass"] == "forward + gradient"]
-    table = efficiency.slopes(efficiency.figures({"rows": own}))
-    slopes = dict(zip(table["attention"], table["memory"].map(float), strict=True))
+    slopes = {
+        attention: np.polyfit(np.log2(table["length"]), np.log2(table["memory"]), 1)[0]
+        for attention, table in efficiency.figures({"rows": own}).groupby("attention")
+    }
     assert slopes.pop("softmax") > 1.5
     assert max(slopes.values()) < 1.3
     assert (tmp_path / "out" / "cpu.png").read_bytes()[:4] == b"\x89PNG"
-    assert capsys.readouterr().out == (tmp_path / "out" / "cpu.md").read_text()
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(rows)
 
 
 def test_programs_above_the_memory_limit_are_not_run(tmp_path, monkeypatch):
@@ -52,7 +55,6 @@ def test_programs_above_the_memory_limit_are_not_run(tmp_path, monkeypatch):
     params, x = 4 * 4 * (8 * 8 + 8), 4 * 32 * 8
     assert forward["argument_bytes"] == params + x
     assert gradient["argument_bytes"] == params + 2 * x  # and the cotangent
-    assert "MiB, does not fit |" in (tmp_path / "out" / "cpu.md").read_text()
 
 
 def test_running_out_of_memory_makes_the_memory_unknown(monkeypatch):
@@ -63,12 +65,6 @@ def test_running_out_of_memory_makes_the_memory_unknown(monkeypatch):
     rows = efficiency.measure(GIVEN, 32, 1, "forward", ["softmax"])
     assert not rows[0]["fits"]
     assert efficiency.figures({"rows": rows})["memory"].isna().all()
-
-
-def test_slope_of_a_power_of_the_length_is_its_exponent():
-    rows = [made_row(n, mebibytes=n**2, ms=n**1.5) for n in (512, 1024, 4096)]
-    (row,) = efficiency.slopes(efficiency.figures({"rows": rows})).to_dict("records")
-    assert (row["memory"], row["time"]) == ("2.00", "1.50")
 
 
 def test_memory_is_the_larger_of_compiled_and_measured():
