@@ -88,7 +88,7 @@ def load(config: DataConfig, *, images_per_file: int = 10_000) -> Task:
 
     prepared = cache.prepared("image", fingerprint, build, f"Image: reading {source.path}")
     decode = functools.partial(image_to_text, shape=SHAPE)
-    return Task.open("image", prepared, decode, class_names=CLASS_NAMES, image_shape=SHAPE)
+    return Task.open("image", prepared, decode, class_names=CLASS_NAMES)
 
 
 def to_gray(rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

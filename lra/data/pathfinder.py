@@ -49,7 +49,6 @@ RELEASE_FOLDERS: Mapping[str, str] = {
 FORMAT = 1
 
 STATISTICS = ("path_length", "marker_distance", "num_distractors", "restarts")
-MAX_IMAGES = 1000  # images per split whose connected regions are counted
 CHUNK_BYTES = 2**20  # size of the images that one process draws at a time
 
 _logger = logging.getLogger(__name__)
@@ -94,14 +93,11 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
             f"Pathfinder: {sum(sizes.values()):,} images of {resolution} × {resolution}, {difficulty},"
             f" seed {config.seed}, {config.num_processes} processes"
         )
-    shape = (resolution, resolution)
     return Task.open(
         name,
         cache.prepared(name, fingerprint, build, description),
-        functools.partial(image_to_text, shape=shape),
+        functools.partial(image_to_text, shape=(resolution, resolution)),
         class_names=CLASS_NAMES,
-        image_shape=shape,
-        notes=_describe_images,
         open_curriculum=functools.partial(_curriculum, config, resolution, difficulty),
     )
 
@@ -191,37 +187,6 @@ def _write(
 def _chunk_size(resolution: int) -> int:
     """Returns the number of images that a process draws at a time."""
     return max(1, CHUNK_BYTES // resolution**2)
-
-
-def open_statistics(task: Task, split: str) -> dict[str, npt.NDArray[np.float32]]:
-    """Returns the generator's statistics of the images in a split, by name; empty for the release."""
-    statistics = cache.open_array(task.folder / f"{split}_statistics.npy")
-    columns = statistics[: len(task.splits[split])].T  # empty for the release
-    return dict(zip(STATISTICS, columns, strict=False))
-
-
-def _describe_images(task: Task) -> str:
-    """Returns a Markdown report: connected regions of the images, and the generator's statistics."""
-    from scipy import ndimage  # installed with jax
-
-    from reporting.tables import PERCENTILES, markdown  # loads pandas
-
-    images = task.first_images(MAX_IMAGES)
-    neighbors = np.ones((3, 3), int)
-    counts = [ndimage.label(image > 0, neighbors)[1] for image in images]
-    table = [
-        {
-            "training images": name.replace("_", " "),
-            "mean": f"{values.mean():.2f}",
-            **{f"{percent} %": f"{np.percentile(values, percent):.1f}" for percent in PERCENTILES},
-        }
-        for name, values in open_statistics(task, "train").items()
-    ]
-    report = (
-        f"Connected regions of pixels above 0, in {len(images):,} training images:"
-        f" {np.mean(counts):.2f} ± {np.std(counts):.2f}.\n\n{markdown(table)}"
-    )
-    return report.rstrip()
 
 
 # --- Generated ------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from reporting.tables import lengths_cell
 from reporting.tables import markdown as markdown_table
 
 MAX_CLASSES = 20  # with more classes, only the range of their shares is shown
-MAX_IMAGES = 1000  # images used for the distribution of pixel values
 
 
 def markdown(task: Task, num_classes: int) -> str:
@@ -43,10 +42,6 @@ def markdown(task: Task, num_classes: int) -> str:
     if task.splits["train"].pairs is not None:
         texts = np.unique(np.concatenate([split.numbers for split in task.splits.values()]))
         paragraphs += [f"The pairs consist of {len(texts):,} distinct texts."]
-    if task.image_shape:
-        paragraphs += [_pixel_distribution(task)]
-    if task.notes:
-        paragraphs += [task.notes(task)]
     return "\n\n".join(paragraphs) + "\n"
 
 
@@ -68,19 +63,3 @@ def _digests(split: Split) -> Iterator[bytes]:
     }
     for numbers in split.numbers.tolist():
         yield b"".join(sorted(known[number] for number in numbers))
-
-
-def _pixel_distribution(task: Task) -> str:
-    images = task.first_images(MAX_IMAGES)
-    edges = (0, 1, 17, 65, 129, 201, 256)
-    shares = np.histogram(images, edges)[0] / images.size
-    bins = [
-        f"{low}–{high - 1}" if high > low + 1 else str(low)
-        for low, high in itertools.pairwise(edges)
-    ]
-    return (
-        f"Pixels of {len(images):,} training images: mean {images.mean():.2f}, standard deviation"
-        f" {images.std():.2f}; shares: "
-        + ", ".join(f"{name}: {share:.4f}" for name, share in zip(bins, shares, strict=True))
-        + "."
-    )

@@ -7,7 +7,6 @@ pairs as indices of texts.
 import dataclasses
 import functools
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -328,8 +327,6 @@ class Task:
     decode: Callable[[npt.NDArray[np.integer]], str]  # converts token ids to text; drops padding
     folder: Path  # folder of the prepared files
     class_names: tuple[str, ...] = ()  # empty if classes are numbers
-    image_shape: tuple[int, int] | None = None  # rows and columns, if a sequence is an image
-    notes: Callable[["Task"], str] | None = None  # returns additional statistics as Markdown
     # Returns the examples of `DataConfig.curriculum`, and their files.
     open_curriculum: Callable[[], tuple[Split, cache.Prepared]] | None = None
 
@@ -350,21 +347,6 @@ class Task:
             for split in ("train", "valid", "test")
         }
         return cls(name, splits, prepared.sha256, decode, prepared.folder, **options)
-
-    def first_images(self, count: int) -> npt.NDArray[np.uint8]:
-        """Returns the first `count` training images, [N, rows, columns].
-
-        Raises:
-          ValueError: The task has no `image_shape`.
-        """
-        if self.image_shape is None:
-            raise ValueError(
-                f"{self.name} has no image_shape, which a picture of its inputs needs."
-            )
-        train = self.splits["train"]
-        count = min(count, len(train))
-        tokens = train.sequences.tokens[: count * math.prod(self.image_shape)]
-        return tokens.reshape(count, *self.image_shape)
 
     def first(self, count: int) -> Self:
         """Returns the task with at most the first `count` examples of each split."""

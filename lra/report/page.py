@@ -11,7 +11,7 @@ import pandas as pd
 from lra.data import mqar
 from lra.report import plots, tables
 from lra.report.groups import compare, differ_only_in_attention, group, trivial_of
-from lra.report.published import PAPER, TABLE, TITLES, read_published, title_of
+from lra.report.published import PAPER, TABLE, TITLES, title_of
 from reporting.records import recipe_words
 from reporting.tables import latex, markdown
 from reporting.writer import bullets, join, picture
@@ -24,21 +24,13 @@ def make(
     left_out: Sequence[str],
     path: Path,
     *,
-    published: Path | None = None,
     include_partial: bool = False,
-    columns: Sequence[str] = (),
-    sources: Sequence[str] | None = None,
-    without_n: bool = False,
 ) -> dict[str, str]:
     """Draws the figures and returns the texts of the report, see `reporting.writer.main`.
 
-    `published` is a file with other published rows. With `include_partial`, Table 3 shows partial runs.
-    `columns`, `sources` and `without_n` concern the table in LaTeX; see `tables.select`.
+    With `include_partial`, Table 3 shows partial runs.
     """
     groups = group(runs)
-    rows = dict(TABLE)
-    for source, models in (read_published(published) if published else {}).items():
-        rows[source] = (*rows.get(source, ()), *models)
     main = groups[~groups["task"].map(lambda task: bool(mqar.size_of(task)))]
     tasks = list(dict.fromkeys(main["task"]))
     trivial = {task: trivial_of(runs, task) for task in tasks}
@@ -47,7 +39,7 @@ def make(
     if len(best):
         description = "Test accuracies by task: the paper, this code, trivial predictors."
         parts.append(picture(path, "bars", plots.plot_bars(best), description))
-    table3 = tables.table3(main, rows, include_partial=include_partial)
+    table3 = tables.table3(main, include_partial=include_partial)
     if len(table3):
         parts += [
             "## Comparison with published results",
@@ -88,7 +80,7 @@ def make(
     links = [
         (f"[{source.title}]({source.url})" if source.url else source.title)
         + (f": {source.remark}" if source.remark else "")
-        for source in rows
+        for source in TABLE
     ]
     parts += [
         "## Every run",
@@ -101,11 +93,11 @@ def make(
         bullets([*links, f"[The tasks and their measures]({TASKS_URL}): Tay et al. 2021."]),
     ]
     others = [task for task in tasks if task not in TITLES]
-    latex_table = tables.table3(main, rows, include_partial=include_partial, more_tasks=others)
+    latex_table = tables.table3(main, include_partial=include_partial, more_tasks=others)
     return {
         "md": join(parts),
         "csv": groups.drop(columns=["setting", "accuracies", "members"]).to_csv(index=False),
-        "tex": latex(tables.select(latex_table, columns, sources, n=not without_n)),
+        "tex": latex(latex_table),
     }
 
 

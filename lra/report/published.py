@@ -1,15 +1,9 @@
-"""Published results on the Long Range Arena, also from a file, and accuracies of trivial predictors."""
+"""Published results on the Long Range Arena, and accuracies of trivial predictors."""
 
-import contextlib
-import csv
-import io
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from nystromformer_jax.support.plugins import short_name
-from nystromformer_jax.support.spelling import nearest
 
 # The five tasks of the mean, with their names in the papers.
 COLUMNS: Mapping[str, str] = {
@@ -120,66 +114,6 @@ BASELINES: Mapping[str, Mapping[str, float]] = {
     "retrieval": {"constant answer": 0.5},
     "image": {"constant answer": 0.1},
 }
-
-
-def read_published(file: Path) -> dict[Source, tuple[Published, ...]]:
-    """Reads rows from a CSV or JSON file, by source; `python -m lra.report --help` lists the columns.
-
-    Raises:
-      OSError: The file cannot be read.
-      ValueError: The file is not UTF-8, or a row is invalid; the message has its number.
-    """
-    if file.suffix not in (".csv", ".json"):
-        raise ValueError(f"--published={file} must end in .csv or .json.")
-    try:
-        text = file.read_bytes().decode("utf-8-sig")
-        is_csv = file.suffix == ".csv"
-        rows = csv.DictReader(io.StringIO(text, newline="")) if is_csv else json.loads(text)
-        rows = [
-            {key: value for key, value in row.items() if value not in ("", None)} for row in rows
-        ]
-        if not rows:
-            raise ValueError("it has no row")
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ValueError(f"{file} cannot be read as a list of rows: {error}.") from None
-    found: dict[Source, tuple[Published, ...]] = {}
-    sources: dict[str, Source] = {}
-    for number, row in enumerate(rows, 1):
-        try:
-            published = _row(row)
-        except ValueError as error:
-            raise ValueError(f"{file}, row {number}: {error}") from None
-        source = Source(row["source"], str(row.get("url", "")), str(row.get("remark", "")))
-        source = sources.setdefault(source.title, source)
-        found[source] = (*found.get(source, ()), published)
-    return found
-
-
-def _row(row: Mapping[str, Any]) -> Published:
-    columns = ["model", "source", "url", "remark", *TITLES, "mean_of_5"]
-    for name in row:
-        if name not in columns:  # None: more cells than the header has
-            raise ValueError(f"unknown column {name!r}{nearest(str(name), columns)}")
-    for name in ("model", "source"):
-        if not isinstance(row.get(name), str) or not row[name].strip():
-            raise ValueError(f"{name} is missing.")
-    numbers = {
-        name: row[name] if (name, row[name]) == (PATH_X, FAILED) else _percent(name, row[name])
-        for name in (*TITLES, "mean_of_5")
-        if name in row
-    }
-    if not numbers.keys() & TITLES.keys():
-        raise ValueError(f"must have at least one of the accuracies {', '.join(TITLES)}.")
-    if "mean_of_5" in numbers:
-        numbers["mean of 5"] = numbers.pop("mean_of_5")
-    return with_means({"model": row["model"], **numbers})
-
-
-def _percent(name: str, value: Any) -> float:
-    with contextlib.suppress(TypeError, ValueError, OverflowError):
-        if not isinstance(value, bool) and 0 <= float(value) <= 100:
-            return float(value)
-    raise ValueError(f"{name} must be a percentage from 0 to 100, got {value!r}.")
 
 
 def title_of(task: str) -> str:

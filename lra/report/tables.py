@@ -9,8 +9,7 @@ import pandas as pd
 
 from lra.data import mqar
 from lra.report.groups import compare, differ_only_in_attention, mean_over
-from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES, Published, Source, title_of
-from nystromformer_jax.support.spelling import nearest
+from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES, Published, title_of
 from reporting.records import recipe_words
 from reporting.statistics import binomial_error, format_spread
 from reporting.tables import (
@@ -30,11 +29,7 @@ WITHOUT_NUMBER = (NOT_RUN, NOTHING, "partial", "not finished", "not tested")
 
 
 def table3(
-    groups: pd.DataFrame,
-    published: Mapping[Source, Sequence[Published]] = TABLE,
-    *,
-    include_partial: bool = False,
-    more_tasks: Sequence[str] = (),
+    groups: pd.DataFrame, *, include_partial: bool = False, more_tasks: Sequence[str] = ()
 ) -> pd.DataFrame:
     """Returns Table 3 of the paper, with rows of this code and of other publications, in sections.
 
@@ -50,31 +45,9 @@ def table3(
         words = "the paper's recipe" if recipe == "paper" else recipe_words(recipe)
         sections.setdefault(", ".join(filter(None, [OURS, words])), []).append(row)
     columns = (*COLUMNS, "mean of 5", PATH_X, "mean of 6", *more_tasks)
-    known: dict[str, list[Any]] = {}
-    for source, models in published.items():
-        known.setdefault(source.title, []).extend(map(_published, models))
+    known = {source.title: list(map(_published, models)) for source, models in TABLE.items()}
     table = comparison(LABEL, sections, known, columns, WITHOUT_NUMBER)
     return table.rename(columns={task: title_of(task) for task in (*TITLES, *more_tasks)})
-
-
-def select(
-    table: pd.DataFrame, columns: Sequence[str], sources: Sequence[str] | None, *, n: bool
-) -> pd.DataFrame:
-    """Returns a choice of columns and sections of a `table3`.
-
-    `columns` are headings; by default all. `sources` are beginnings of the titles of published rows; None for
-    all. Our rows are always there. Without `n`, the cells do not have the number of seeds.
-
-    Raises:
-      ValueError: A heading is unknown.
-    """
-    if unknown := [name for name in columns if name not in table.columns]:
-        raise ValueError(f"--columns: no column {unknown[0]!r}{nearest(unknown[0], table.columns)}")
-    table = table[[table.columns[0], *(columns or table.columns[1:])]]
-    if sources is not None and len(table):
-        titles = pd.Series(table.index, table.index).replace("", None).ffill()
-        table = table[titles.str.startswith((OURS, *sources)).to_numpy()]
-    return table if n else table.replace(r" \(n = [^)]*\)", "", regex=True)
 
 
 def rows_of(

@@ -30,10 +30,9 @@ def test_a_shortened_split_and_its_statistics_are_the_beginning_of_the_full_one(
         drawn = generate(start, start + 7)
         np.testing.assert_array_equal(images_of(task.splits[split]), drawn.images)
         np.testing.assert_array_equal(task.splits[split].labels, drawn.labels)
-        statistics = pathfinder.open_statistics(task, split)
-        assert set(statistics) == set(pathfinder.STATISTICS)
-        for name, values in statistics.items():
-            np.testing.assert_array_equal(values, getattr(drawn, name).astype(np.float32))
+        statistics = np.load(task.folder / f"{split}_statistics.npy")
+        expected = np.stack([getattr(drawn, name) for name in pathfinder.STATISTICS], axis=1)
+        np.testing.assert_array_equal(statistics, expected.astype(np.float32))
     np.testing.assert_array_equal(images_of(other.splits["train"]), generate(0, 7, seed=1).images)
 
 
@@ -73,15 +72,6 @@ def test_the_paths_of_a_curriculum_grow_and_never_change(monkeypatch):
     assert prepared.sha256 == "a55e89e98ae9d0036350706a252d4e64141134ac161569ca3e25296b68ca2e82"
 
 
-def test_black_pixels_are_masked_only_if_configured():
-    task = data.load(CONFIG)
-    rows = np.arange(7)
-    batch = task.splits["train"].batch(rows, CONFIG.padding)
-    assert batch["mask"].all()
-    theirs = task.splits["train"].batch(rows, data.Padding(1024, 1024, zero_is_padding=True))
-    np.testing.assert_array_equal(theirs["mask"], theirs["inputs"] > 0)
-
-
 # --- The release
 
 
@@ -102,10 +92,9 @@ def test_hidden_metadata_and_the_order_of_the_lines_do_not_matter(release):
     assert load_release(release).sha256 == expected
 
 
-def test_the_release_is_split_by_the_seed_and_has_no_statistics(release):
+def test_the_release_is_split_by_the_seed(release):
     task = load_release(release.parents[1])
     assert [len(split) for split in task.splits.values()] == [18, 2, 3]
-    assert pathfinder.open_statistics(task, "train") == {}
     assert load_release(release, seed=1).sha256 != task.sha256
 
 

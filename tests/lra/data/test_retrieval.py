@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dataprep import cache
-from lra.data import Padding, retrieval
+from lra.data import retrieval
 from tests.helpers import data_folders
 from tests.lra.data import fakes
 
@@ -32,18 +32,6 @@ def test_each_document_is_stored_once_for_all_splits(folder):
     assert sorted(bytes((stored[i] - 1).tolist()) for i in range(len(stored))) == papers
     (tokens,) = cache.cache_dir().glob("data/retrieval-*/*tokens.npy")
     assert np.load(tokens).nbytes == sum(map(len, papers))
-
-
-def test_tokens_are_bytes_plus_one_in_batches_of_pairs(folder):
-    split = load(folder).splits["valid"]
-    batch = split.batch(np.array([5, 0, 5]), Padding(max_len=29, padded_len=31))
-    assert list(batch) == ["inputs1", "mask1", "inputs2", "mask2", "labels"]
-    first, second, label = fakes.rows(split)[5]
-    for side, text in (("1", first), ("2", second)):
-        expected = [byte + 1 for byte in text[:29]] + [0, 0]
-        assert batch[f"inputs{side}"][2].tolist() == expected
-        assert batch[f"mask{side}"].sum(axis=1).tolist() == [29] * 3
-    assert batch["labels"][2] == label
 
 
 def test_order_of_the_lines_does_not_matter(folder):

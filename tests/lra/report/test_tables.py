@@ -3,7 +3,6 @@
 import pytest
 
 from lra.report.groups import compare, group, read
-from lra.report.published import TABLE
 from lra.report.tables import (
     comparisons_table,
     control,
@@ -11,11 +10,9 @@ from lra.report.tables import (
     recall_groups,
     recall_table,
     runs_table,
-    select,
     settings_table,
     table3,
 )
-from reporting.tables import markdown
 from tests.lra.report.runs import FIVE, groups_in, write_diverged, write_run, write_seeds
 
 SOFTMAX = {"name": "softmax"}
@@ -31,7 +28,7 @@ def test_cells_have_mean_deviation_and_number_of_seeds(tmp_path):
     write_seeds(tmp_path / "a", [0.36, 0.38])
     write_diverged(tmp_path / "c", seed=2)
     write_run(tmp_path / "d", seed=3, finished=False)
-    found = rows(table3(groups_in(tmp_path), {}))
+    found = rows(table3(groups_in(tmp_path)))
     assert found["nystrom-64"] == ["37.00 ± 1.41 (n = 2 of 4, 1 diverged)"]
 
 
@@ -54,10 +51,10 @@ def test_partial_runs_are_shown_on_request_and_never_in_a_mean(tmp_path):
         write_run(tmp_path / task, task=task, partial=task == "image")
     write_run(tmp_path / "own", task="listops-short")
     groups = groups_in(tmp_path)
-    table = table3(groups, {}, more_tasks=["listops-short"])
+    table = table3(groups, more_tasks=["listops-short"])
     assert "Image" not in table.columns
     assert table.columns[-1] == "listops-short"  # shown on request, too
-    table = table3(groups, {}, include_partial=True)
+    table = table3(groups, include_partial=True)
     assert rows(table)["nystrom-64"][3] == "36.00 (n = 1), partial"
     assert not {"mean of 5", "listops-short"} & set(table.columns)
 
@@ -65,25 +62,16 @@ def test_partial_runs_are_shown_on_request_and_never_in_a_mean(tmp_path):
 def test_complete_settings_of_one_label_have_a_row_each_and_else_the_furthest(tmp_path):
     for steps in (30, 50, 40):
         write_run(tmp_path / str(steps), steps=(10, steps), accuracy=steps / 100, partial=True)
-    found = rows(table3(groups_in(tmp_path), {}, include_partial=True))
+    found = rows(table3(groups_in(tmp_path), include_partial=True))
     assert found["nystrom-64"] == ["50.00 (n = 1), partial"]
     for seed in (1, 2):
         write_run(tmp_path / f"complete-{seed}", config={"data": {"seed": seed}})
-    found = rows(table3(groups_in(tmp_path), {}, include_partial=True))
-    assert list(found) == ["This code, the paper's recipe", "nystrom-64", "nystrom-64, data.seed=2"]
-
-
-def test_columns_and_sources_of_the_paper_can_be_chosen(tmp_path):
-    write_seeds(tmp_path / "a", [0.36, 0.38])
-    write_run(tmp_path / "b", task="text")
-    table = table3(groups_in(tmp_path))
-    chosen = select(table, ["Text"], ["Xiong"], n=False)
-    assert list(chosen.columns) == ["test accuracy, %", "Text"]
-    assert len(chosen) == 2 + 1 + len(next(iter(TABLE.values())))
-    assert "(n =" not in markdown(chosen)
-    assert len(select(table, (), None, n=True)) == len(table)
-    with pytest.raises(ValueError, match="Text"):
-        select(table, ["Txt"], None, n=True)
+    found = rows(table3(groups_in(tmp_path), include_partial=True))
+    assert list(found)[:3] == [
+        "This code, the paper's recipe",
+        "nystrom-64",
+        "nystrom-64, data.seed=2",
+    ]
 
 
 def test_settings_have_errors_intervals_and_trivial_predictors(tmp_path):

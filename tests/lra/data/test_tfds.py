@@ -1,15 +1,12 @@
-"""Text and Image from tensorflow-datasets, and the export of tasks for it."""
+"""Text and Image from tensorflow-datasets."""
 
 import json
 import pathlib
 import sys
 
-import numpy as np
 import pytest
 
 from dataprep import tfds_reader
-from lra import data
-from lra.data import task, tfds_source
 from tests.helpers import data_folders
 from tests.lra.data import fakes
 from tests.programs import finish, start
@@ -134,57 +131,3 @@ def test_a_damaged_dataset_is_named_and_leaves_no_data(tmp_path, damage, word):
     with pytest.raises(ValueError, match=rf"{folder}.* {word}"):
         load("text", tmp_path / "tfds")
     assert data_folders() == []
-
-
-# --- Writing
-
-
-def load_generated():
-    return data.load(data.DataConfig(task="listops-short", examples=7, max_len=512, workers=1))
-
-
-def test_exported_tasks_are_readable_by_tfds(tmp_path):
-    """Tokens, class names, pairs, and ids above a byte."""
-    import tensorflow_datasets as tfds
-
-    fakes.write_folder(tmp_path / "aclImdb", fakes.reviews())
-    texts = data.Sequences.from_bytes([b"one", b"two", b"\xffthree"], first_id=1)
-    split = data.Split(texts, np.array([1, 0], np.int32), np.array([[0, 2], [1, 1]], np.int32))
-    pairs = task.Task("pairs", dict.fromkeys(("train", "valid", "test"), split), "0", str, tmp_path)
-    for exported, columns, names in (
-        (load_generated(), ["tokens"], None),
-        (fakes.load("text", tmp_path), ["tokens"], ["neg", "pos"]),
-        (pairs, ["tokens1", "tokens2"], None),
-    ):
-        folder = tfds_source.export(exported, tmp_path / "exported")
-        assert folder == tmp_path / "exported" / exported.name.replace("-", "_") / "1.0.0"
-        builder = tfds.builder_from_directory(str(folder))
-        assert names in (None, builder.info.features["label"].names)
-        for name, split in exported.splits.items():
-            source = builder.as_data_source(split=name)
-            for row, (*sequences, label) in enumerate(split):
-                assert source[row]["label"] == label
-                assert [source[row][column].tolist() for column in columns] == [
-                    ids.tolist() for ids in sequences
-                ]
-            assert len(source) == len(split)
-    assert len(list((tmp_path / "exported").iterdir())) == 3
-
-
-def test_a_failed_export_leaves_no_files_and_an_existing_one_is_kept(tmp_path, monkeypatch):
-    original = data.Split.__getitem__
-
-    def interrupted(self, index):
-        if index == 2:
-            raise KeyboardInterrupt
-        return original(self, index)
-
-    generated = load_generated()
-    monkeypatch.setattr(data.Split, "__getitem__", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        tfds_source.export(generated, tmp_path / "exported")
-    monkeypatch.undo()
-    assert list((tmp_path / "exported").iterdir()) == []
-    folder = tfds_source.export(generated, tmp_path / "exported")
-    with pytest.raises(FileExistsError, match=str(folder.parent)):
-        tfds_source.export(generated, tmp_path / "exported")
