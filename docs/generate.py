@@ -1,7 +1,4 @@
-"""Writes the pages that have a source: `python docs/generate.py`.
-
-docs/config.md            every key of a config, from the dataclasses of its sections
-examples/tutorial.ipynb   docs/tutorial.md as a notebook
+"""Writes docs/config.md, every key of a config, from its dataclasses: `python docs/generate.py`.
 
 With `--pictures`, it also runs the tutorial and stores its pictures as docs/tutorial-*.png.
 """
@@ -9,7 +6,6 @@ With `--pictures`, it also runs the tutorial and stores its pictures as docs/tut
 import ast
 import dataclasses
 import inspect
-import json
 import re
 import sys
 import textwrap
@@ -20,7 +16,6 @@ from typing import Annotated, Any, Literal
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
-NOTEBOOK = ROOT / "examples" / "tutorial.ipynb"
 
 # --- Every key of a config ------------------------------------------------------------------------
 
@@ -222,72 +217,15 @@ def _capitalized(text: str) -> str:
     return text[0].upper() + text[1:] if is_word else text
 
 
-# --- The tutorial as a notebook -------------------------------------------------------------------
+# --- The tutorial ---------------------------------------------------------------------------------
 
-_PARTS = re.compile(
-    r"```python\n(.*?)```\n(?:\n(?:[^\n`]+\n\n)?```text\n(.*?)```\n)?",
-    re.DOTALL,
-)
-_INSTALL = """\
-# The address of this repository, for pip. Python 3.11 or later.
-REPOSITORY = "REPOSITORY"
-%pip install --quiet "nystromformer-jax @ git+{REPOSITORY}" optax scikit-learn matplotlib
-"""
-
-
-def notebook(text: str) -> str:
-    """Returns a page as a notebook: blocks of Python are cells, blocks of text their output."""
-    cells = [_cell("code", _INSTALL)]
-    start = 0
-    for block in _PARTS.finditer(text):
-        cells += [
-            _cell("markdown", text[start : block.start()]),
-            _cell("code", *block.groups()),
-        ]
-        start = block.end()
-    cells.append(_cell("markdown", text[start:]))
-    kernel = {
-        "display_name": "Python 3",
-        "language": "python",
-        "name": "python3",
-    }
-    whole = {
-        "cells": [
-            {**cell, "id": f"cell-{i}"}
-            for i, cell in enumerate(filter(None, cells))
-        ],
-        "metadata": {"kernelspec": kernel, "language_info": {"name": "python"}},
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
-    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
-
-
-def _cell(
-    kind: str, text: str, printed: str | None = None
-) -> dict[str, Any] | None:
-    """Returns a cell, or None without text; links are relative to the notebook's folder."""
-    if kind == "markdown":
-        text = re.sub(
-            r"^!\[.*\]\(.*\)\n", "", text, flags=re.MULTILINE
-        )  # the cell draws the picture
-        text = re.sub(r"\]\((?!\w+://|\.\./)", "](../docs/", text).replace(
-            "](../examples/", "]("
-        )
-    if not (source := text.strip().splitlines(keepends=True)):
-        return None
-    cell: dict[str, Any] = {"cell_type": kind, "metadata": {}, "source": source}
-    if kind == "code":
-        lines = (printed or "").splitlines(keepends=True)
-        stream = {"name": "stdout", "output_type": "stream", "text": lines}
-        cell |= {"execution_count": None, "outputs": [stream] if lines else []}
-    return cell
+_BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 def run_tutorial() -> None:
     """Runs the blocks of the tutorial and stores its pictures."""
     names: dict[str, Any] = {}
-    for block in _PARTS.finditer(
+    for block in _BLOCK.finditer(
         (DOCS / "tutorial.md").read_text(encoding="utf-8")
     ):
         exec(compile(block[1], "tutorial.md", "exec"), names)
@@ -296,10 +234,8 @@ def run_tutorial() -> None:
 
 
 def main() -> None:
-    """Writes both pages, and with `--pictures` also the pictures."""
+    """Writes the page, and with `--pictures` also the pictures."""
     (DOCS / "config.md").write_text(config_page(), encoding="utf-8")
-    tutorial = (DOCS / "tutorial.md").read_text(encoding="utf-8")
-    NOTEBOOK.write_text(notebook(tutorial), encoding="utf-8")
     if "--pictures" in sys.argv:
         run_tutorial()
 

@@ -272,8 +272,3 @@ def generate():
 def test_every_key_of_a_config_is_documented(generate):
     """To update: python docs/generate.py."""
     assert (DOCS / "config.md").read_text() == generate.config_page()
-
-
-def test_the_notebook_is_the_tutorial(generate):
-    """To update: python docs/generate.py."""
-    assert generate.NOTEBOOK.read_text() == generate.notebook((DOCS / "tutorial.md").read_text())
