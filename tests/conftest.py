@@ -45,7 +45,7 @@ NUMBERS = itertools.count()  # of the tests of this process
 # Not errors under `-W error`, which contributors and CI pass.
 ALLOWED_WARNINGS = [
     # Most models of the tests have landmarks, about which save_pretrained warns.
-    pytest.mark.filterwarnings("ignore:transformers reads .*, but:UserWarning"),
+    pytest.mark.filterwarnings("ignore:transformers reads .*, but does not:UserWarning"),
     # Another process is writing the entry; JAX then compiles the program itself.
     pytest.mark.filterwarnings(
         "ignore:Error reading persistent compilation cache entry:UserWarning"

@@ -2,8 +2,8 @@
 
     from nystromformer_jax.pretrained import from_pretrained, load, save_pretrained
 
-Requires the package safetensors (extra `language`), and torch (extra `peers`) for pytorch_model.bin. To
-convert checkpoints of the authors' code, run `python -m nystromformer_jax.pretrained convert`.
+Requires the package safetensors (extra `language`), and torch (extra `peers`) for pytorch_model.bin and for
+checkpoints of the authors' code.
 """
 
 from nystromformer_jax.pretrained.config_json import UpstreamMismatchWarning

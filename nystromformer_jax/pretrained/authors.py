@@ -1,7 +1,6 @@
 """Reads checkpoints of the authors' BERT code: renames their tensors and config to Hugging Face's."""
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nystromformer_jax.models import NystromformerForSequenceClassification
+from nystromformer_jax.pretrained import files
 from nystromformer_jax.pretrained.config_json import SECTION, Source, position_offset, read_source
 from nystromformer_jax.pretrained.names import FAMILIES, Family, ModelClass, Tensors
 
@@ -56,27 +56,33 @@ HEADS = {
 }
 
 
-def read_authors_source(
-    raw: Mapping[str, Any], tensors: Tensors, where: Path, model_class: ModelClass | None
-) -> tuple[Source, Tensors]:
+def read_authors_checkpoint(where: Path, model_class: ModelClass | None) -> tuple[Source, Tensors]:
     """Returns the description and the tensors of a checkpoint of the authors' BERT code.
 
-    `raw` is the authors' config.json; sizes are read from the tensors instead. The head `sen_class` was
-    trained on sentence order and then on GLUE: it has unused classes, and `model_class` chooses its use.
+    `where` is a file pickled by PyTorch, with the authors' config.json in the same folder or the one above.
+    Sizes are read from the tensors. The head `sen_class` was trained on sentence order and then on GLUE: it
+    has unused classes, and `model_class` chooses its use.
 
     Differs: num_landmarks is the smaller of num_landmarks and seq_len, because nystrom-512/config.json
     has the two swapped.
     """
-    tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
+    folders = [folder for folder in where.parents[:2] if (folder / files.CONFIG).is_file()]
+    raw = files.read_config_file(folders[0] if folders else where.parent)
     config = raw.get("model")
+    if not isinstance(config, dict) or "model_type" in raw:
+        raise ValueError(
+            f"{where} is a file, and the config.json beside it is not that of the authors' code: pass the"
+            " folder of a model in Hugging Face's layout."
+        )
+    found = files.read_torch(where)
+    tensors = {name.removeprefix("module."): tensor for name, tensor in found.items()}
     layer = next((x for x in LAYERS if f"{x.format(i=0)}.mha.W_q.weight" in tensors), None)
     tables = [f"model.embeddings.{x}_embeddings.weight" for x in ("word", "position", "token_type")]
-    if not isinstance(config, dict) or layer is None or not tensors.keys() >= set(tables):
+    if layer is None or not tensors.keys() >= set(tables):
         raise ValueError(
-            f"{where} with the config.json next to it is not a checkpoint in Hugging Face's layout, and not"
-            " one of the authors' BERT code (code/ or reorganized_code/ of mlpen/Nystromformer). Those of"
-            " their LRA code are read by lra.pretrained.load_authors_checkpoint, from a clone of this"
-            " repository."
+            f"{where} is not a checkpoint of the authors' BERT code (code/ or reorganized_code/ of"
+            " mlpen/Nystromformer). Those of their LRA code are read by"
+            " lra.pretrained.load_authors_checkpoint, from a clone of this repository."
         )
 
     def number(key: str) -> int:
@@ -125,11 +131,10 @@ def read_authors_source(
     if len(positions) - max_len in (0, 2):  # the first two rows are unused
         unused = ((position_offset(translated), 0), (0, 0))
         renamed["embeddings.position_embeddings.weight"] = np.pad(positions[-max_len:], unused)
-    source = read_source(translated, where, lambda: renamed)
+    source = read_source(translated, where)
     is_exact = attention == "nystrom" and source.fields["attention"] == "softmax"
     source = dataclasses.replace(
         source,
-        kind="the authors' BERT",
         fields={**source.fields, "metadata": {}},
         equal_key="seq_len" if is_exact else "",
     )

@@ -1,17 +1,14 @@
 """Converts a Hugging Face config.json to the fields of a `NystromformerConfig`, and back."""
 
 import dataclasses
-import hashlib
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from nystromformer_jax.attention.options import DEFAULTS, options_of
+from nystromformer_jax.attention.options import DEFAULTS
 from nystromformer_jax.backbone import Nystromformer, NystromformerConfig
 from nystromformer_jax.models import (
     NystromformerForMultipleChoice,
@@ -20,24 +17,19 @@ from nystromformer_jax.models import (
     NystromformerForSequenceClassification,
 )
 from nystromformer_jax.pretrained.names import (
-    BUFFERS,
-    DECODER,
     FAMILIES,
     MODELS,
     ROBERTAS,
     TOKEN_HEADS,
-    WORDS,
     Family,
     ModelClass,
-    Tensors,
-    find_model,
 )
 from nystromformer_jax.support.spelling import nearest
 
 SECTION = "nystromformer_jax"  # section of config.json written by this package
 # Key of config.json: largest number of tokens of a text in the run that trained the model.
 MAX_TEXT_LEN = "max_text_len"
-WEIGHTS_HASH = "weights_sha256"  # key in the section: hash of the weights
+WEIGHTS_HASH = "weights_sha256"  # key in the section of older versions, not used
 # Fields of `NystromformerConfig` without a key in Hugging Face, by layout; stored in the section.
 _OPTIONS = (
     *(name for name in DEFAULTS if name != "num_landmarks"),
@@ -88,12 +80,6 @@ _READ_ACTIVATIONS = {
     "tanh": "tanh",
 }
 _WRITTEN_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "tanh": "tanh"}
-# Options of transformers' landmark attention. Its layout and its mask change nothing on unpadded input.
-_UPSTREAM_OPTIONS = {
-    name: value
-    for name, value in {**DEFAULTS, "pinv_start": "batch_max"}.items()
-    if name not in ("num_landmarks", "landmark_layout", "mask_conv")
-}
 # The only values that this package supports.
 _BERT_OPTIONS: Mapping[str, Any] = {
     "is_decoder": False,
@@ -131,7 +117,6 @@ class Source:
     """Description of a checkpoint, read from config.json."""
 
     where: Path  # for messages
-    kind: str  # origin, for messages
     family: Family
     architecture: str  # name of the upstream class, for messages
     model: ModelClass | None  # class of this package for that architecture
@@ -155,11 +140,8 @@ class Source:
         return width if has_convolution(self.fields["attention"], width) else 0
 
 
-def read_source(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors]) -> Source:
-    """Returns the description of a checkpoint from `raw`, a config.json in Hugging Face's layout.
-
-    `weights` reads the tensors, to check that the section `SECTION` matches them.
-    """
+def read_source(raw: Mapping[str, Any], where: Path) -> Source:
+    """Returns the description of a checkpoint from `raw`, a config.json in Hugging Face's layout."""
     kind = _model_type(raw, where)
     fields = _upstream_fields(raw, kind, where)
     names = raw.get("architectures")
@@ -167,34 +149,39 @@ def read_source(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tenso
     head = re.fullmatch(rf"{FAMILIES[kind].classes}(Model|For\w+)", architecture)
     model = MODELS.get("Nystromformer" + head[1].removeprefix("Model")) if head else None
     section = _read_section(raw, kind, where)
-    name, exact = kind, False
+    is_exact = False
     if kind != "nystromformer":
         # transformers copies the section to models with other heads, whose activation is always tanh.
         if model is NystromformerForSequenceClassification:
             section.pop("classifier_activation", None)
         if model is NystromformerForMultipleChoice:
             section.pop("choice_activation", None)
-    elif section and not _is_stale(raw, where, weights):
-        name = SECTION
+    elif section and "transformers_version" not in raw:  # a key that this package never writes
         if "model_class" in section:
             architecture = section.pop("model_class")
-            model = find_model(architecture)
+            model = MODELS.get(architecture)
     else:
-        name, exact = "Hugging Face's Nyströmformer", fields["attention"] == "softmax"
+        is_exact = fields["attention"] == "softmax"
         fields["classifier_activation"] = None
         fields["attention_dropout_rate"] = 0.0  # Hugging Face never applies it
         if section:
-            # The weights were trained in transformers, after this package wrote the section.
+            # transformers copies the section when it saves a model, which it may have trained further.
             section = {"pinv_start": "batch_max"}
+            warnings.warn(
+                f"{where} was saved by transformers, so the section {SECTION} of its config.json is ignored,"
+                " and the model computes what transformers computes. If the weights were not trained"
+                " there, pass attention, conv_kernel_size and classifier_activation yourself.",
+                UpstreamMismatchWarning,
+                stacklevel=3,
+            )
     return Source(
         where=where,
-        kind=name,
         family=FAMILIES[kind],
         architecture=architecture,
         model=model,
         fields={**fields, **section},
         position_offset=position_offset(raw),
-        equal_key="segment_means_seq_len" if exact else "",
+        equal_key="segment_means_seq_len" if is_exact else "",
     )
 
 
@@ -210,8 +197,8 @@ def _model_type(raw: Mapping[str, Any], where: Path) -> str:
         )
     if "model_type" not in raw and "model" in raw:
         raise ValueError(
-            f"{where} contains a config.json of the authors' code: run python -m"
-            " nystromformer_jax.pretrained convert on the checkpoint next to it first."
+            f"{where} contains a config.json of the authors' code: pass the file of the checkpoint, not"
+            " its folder."
         )
     raise ValueError(
         f"The config.json of {where} has an unsupported model_type,"
@@ -305,50 +292,6 @@ def _read_section(raw: Mapping[str, Any], kind: str, where: Path) -> dict[str, A
     return {key: section[key] for key in section if key != WEIGHTS_HASH}
 
 
-def _is_stale(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors]) -> bool:
-    """Returns True, with a warning, if transformers has changed the weights since the section was written.
-
-    transformers copies the section unchanged when it saves a trained model, and adds its version. This
-    package never writes that version, so the weights of its own folders are not hashed.
-    """
-    if "transformers_version" not in raw:
-        return False
-    expected = raw[SECTION].get(WEIGHTS_HASH)  # older versions wrote none
-    try:
-        is_stale = expected is None or fingerprint(weights()) != expected
-    except FileNotFoundError:  # the folder has no weights
-        return False
-    if is_stale:
-        warnings.warn(
-            f"{where} has a section {SECTION} in its config.json, but its weights have changed since"
-            " that was written. The section is ignored, and the model computes what transformers"
-            " computes. If the weights were changed by other means than training in transformers,"
-            " pass attention, conv_kernel_size and classifier_activation yourself.",
-            UpstreamMismatchWarning,
-            stacklevel=4,
-        )
-    return is_stale
-
-
-def fingerprint(tensors: Tensors) -> str:
-    """Returns the SHA-256 of the weights of a Nyströmformer in Hugging Face's layout.
-
-    The hash does not depend on the order of the tensors, a tied decoder, buffers, or a dtype that
-    represents the same values.
-    """
-    family = FAMILIES["nystromformer"]
-    named = {"cls.predictions.bias": np.zeros(0), **family.canonical(tensors)}
-    decoder, words = named.get(f"cls.predictions.{DECODER}"), named.get(family.prefix + WORDS)
-    if decoder is not None and words is not None and np.array_equal(decoder, words):
-        del named[f"cls.predictions.{DECODER}"]
-    digest = hashlib.sha256()
-    for name, tensor in sorted(named.items()):
-        if not re.fullmatch(BUFFERS, name):
-            digest.update(f"{name} {tensor.shape}\n".encode())
-            digest.update(np.ascontiguousarray(tensor, np.float32).data)
-    return digest.hexdigest()
-
-
 def position_offset(raw: Mapping[str, Any]) -> int:
     """Returns the number of unused first rows in the position table of a model."""
     if raw["model_type"] in ROBERTAS:  # its positions start after pad_token_id
@@ -369,7 +312,7 @@ def layout_of(model: ModelClass, config: NystromformerConfig) -> str:
     has an activation that only Nyströmformer has.
     """
     is_bert = config.attention == "softmax" and config.conv_kernel_size == 0
-    if not is_bert or _head_activations(model, config)[0] != "tanh":
+    if not is_bert or head_activations(model, config)[0] != "tanh":
         return "nystromformer"
     kind = str(config.metadata.get("model_type"))
     # RoBERTa has no sentence-order head, and the activation of its head for masked tokens is fixed.
@@ -379,7 +322,7 @@ def layout_of(model: ModelClass, config: NystromformerConfig) -> str:
     return kind if kind in ROBERTAS and fits_roberta else "bert"
 
 
-def _head_activations(model: ModelClass, config: NystromformerConfig) -> tuple[str, str]:
+def head_activations(model: ModelClass, config: NystromformerConfig) -> tuple[str, str]:
     """Returns the activation of the head, and that of Hugging Face's Nyströmformer.
 
     Returns "tanh" twice for a model whose head has no such activation.
@@ -448,30 +391,3 @@ def _metadata(config: NystromformerConfig, layout: str, more: Mapping[str, Any])
         labels = _default_labels(config.num_labels)
     label2id = {str(label): int(number) for number, label in labels.items()}
     return {**metadata, "id2label": labels, "label2id": label2id}
-
-
-def differences_upstream(model: ModelClass, config: NystromformerConfig) -> list[str]:
-    """Returns why the outputs of a saved model differ in transformers on unpadded input."""
-    differences = []
-    if config.attention == "nystrom":
-        differences.append(
-            f"it runs landmark attention only on unpadded inputs of exactly {config.max_len} tokens"
-            if config.max_len % config.num_landmarks == 0
-            else f"it cannot run landmark attention, because max_len={config.max_len} is not a multiple of"
-            f" num_landmarks={config.num_landmarks}"
-        )
-        options = dataclasses.asdict(options_of(config))
-        differences += [
-            f"it has {name}={value!r} instead of {options[name]!r}"
-            for name, value in _UPSTREAM_OPTIONS.items()
-            if value != options[name]
-        ]
-    elif config.attention != "softmax":
-        differences.append(f"it has no {config.attention} attention and runs exact attention")
-    ours, theirs = _head_activations(model, config)
-    if layout_of(model, config) == "nystromformer" and ours != theirs:
-        differences.append(
-            f"its classifier has {_WRITTEN_ACTIVATIONS[theirs]} between its layers where this one"
-            f" has {ours}"
-        )
-    return differences

@@ -1,7 +1,7 @@
 """Reads config.json and weights, and atomically writes config.json and model.safetensors."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,10 @@ def read_weights(folder: Path) -> dict[str, npt.NDArray[Any]]:
             f"{folder} contains no weights: neither {WEIGHTS} nor {TORCH_WEIGHTS}, nor the {INDEX} file of"
             " sharded weights."
         )
-    return read_tensors(paths)
+    tensors: dict[str, npt.NDArray[Any]] = {}
+    for path in paths:
+        tensors |= (_read_safetensors if path.suffix == ".safetensors" else read_torch)(path)
+    return tensors
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -53,15 +56,6 @@ def weight_files(folder: Path) -> list[Path]:
             raise ValueError(f"{index} lists {outside[0]!r}; it must be in the same folder.")
         return [folder / name for name in names]
     return []
-
-
-def read_tensors(paths: Sequence[Path]) -> dict[str, npt.NDArray[Any]]:
-    """Returns the tensors of safetensors files, or of files pickled by PyTorch."""
-    tensors: dict[str, npt.NDArray[Any]] = {}
-    for path in paths:
-        read = _read_safetensors if path.suffix == ".safetensors" else read_torch
-        tensors |= read(path)
-    return tensors
 
 
 def _read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:

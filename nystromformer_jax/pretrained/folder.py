@@ -1,7 +1,6 @@
 """Loads and saves models: `from_pretrained` and `save_pretrained`."""
 
 import dataclasses
-import functools
 import os
 import warnings
 from collections.abc import Mapping
@@ -13,14 +12,12 @@ from jax.typing import DTypeLike
 
 from nystromformer_jax.backbone import NystromformerConfig
 from nystromformer_jax.pretrained import files
+from nystromformer_jax.pretrained.authors import read_authors_checkpoint
 from nystromformer_jax.pretrained.config_json import (
     MAX_TEXT_LEN,
-    SECTION,
-    WEIGHTS_HASH,
     Source,
     UpstreamMismatchWarning,
-    differences_upstream,
-    fingerprint,
+    head_activations,
     position_offset,
     read_source,
     write_config,
@@ -78,7 +75,8 @@ def from_pretrained(
     projections and convolution kernels that another attention does not have.
 
     Args:
-      folder: Folder with config.json and model.safetensors or pytorch_model.bin.
+      folder: Folder with config.json and model.safetensors or pytorch_model.bin; or a checkpoint file of the
+        authors' BERT code, with its config.json in the same folder or the one above.
       model_class: `Nystromformer`, or a class of `nystromformer_jax.models`; None: the class named in
         config.json, or `Nystromformer` if the weights have no tensor of its head.
       quirks: "hf" reproduces how Hugging Face's code handles padding at the end, and batches. Positions
@@ -93,12 +91,27 @@ def from_pretrained(
       ValueError: A file is corrupt, the model is unsupported, or tensors or changes are invalid.
       ImportError: The package safetensors is not installed, or torch for pytorch_model.bin.
     """
-    folder = Path(folder)
-    weights = functools.cache(lambda: files.read_weights(folder))
-    source = read_source(files.read_config_file(folder), folder, weights)
-    model_class = model_class or model_of(source, weights())
-    model = make_model(source, model_class, quirks, {**changes, "dtype": dtype})
-    params = read_params(model, source, weights(), seed=seed)
+    path = Path(folder)
+    if path.is_file():
+        source, tensors = read_authors_checkpoint(path, model_class)
+    else:
+        source = read_source(files.read_config_file(path), path)
+        tensors = files.read_weights(path)
+    model_class = model_class or model_of(source, tensors)
+    if model_class is None or model_class not in MODELS.values():
+        raise ValueError(
+            f"model_class must be one of {', '.join(MODELS)}, got {model_class!r}; the architecture in the"
+            f" config.json of {source.where} is {source.architecture or None!r}."
+        )
+    activation = source.fields["activation"]
+    is_roberta = source.family in ROBERTAS.values()
+    if is_roberta and model_class in TOKEN_HEADS and activation != "gelu":
+        raise ValueError(
+            f"{source.where} has hidden_act = {activation!r} in its config.json, but RoBERTa's head for"
+            ' masked tokens always has "gelu": pass another model_class or checkpoint.'
+        )
+    model: Any = model_class(_make_config(source, quirks, {**changes, "dtype": dtype}))
+    params = read_params(model, source, tensors, seed=seed)
     _warn_of_exact_attention(source, changes)
     return model, {"params": params}
 
@@ -112,17 +125,13 @@ def read_config(
 ) -> NystromformerConfig:
     """Returns the config of the model that `from_pretrained` returns for the same arguments.
 
-    Weights are read only if transformers wrote config.json, to check that they match its section
-    "nystromformer_jax".
-
     Raises:
       FileNotFoundError: The folder or config.json is missing.
       ValueError: A file is corrupt, the model is unsupported, or a change is invalid.
     """
-    folder = Path(folder)
-    weights = functools.partial(files.read_weights, folder)
-    source = read_source(files.read_config_file(folder), folder, weights)
-    config = make_config(source, quirks, {**changes, "dtype": dtype})
+    path = Path(folder)
+    source = read_source(files.read_config_file(path), path)
+    config = _make_config(source, quirks, {**changes, "dtype": dtype})
     _warn_of_exact_attention(source, changes)
     return config
 
@@ -141,15 +150,16 @@ def save_pretrained(
     other models, and heads with an activation that BERT does not have, are written as Nyströmformer. With
     attention="softmax", `transformers` computes the same logits. With attention="nystrom",
     segment_means_seq_len is set to max_len, and `transformers` supports only unpadded inputs of exactly
-    this length, which must be a multiple of num_landmarks. An `UpstreamMismatchWarning` lists the
-    differences on unpadded input.
+    this length, which must be a multiple of num_landmarks. Then it starts the pseudoinverse from one maximum
+    over the batch (pinv_start="batch_max") and has no other option of Nyström attention. With other
+    attentions, it computes exact attention. A classifier of Nyströmformer has the `activation` of the config
+    there. An `UpstreamMismatchWarning` says that outputs differ on unpadded input.
 
     Fields without a key in `transformers` are saved in the section "nystromformer_jax" of config.json.
     `from_pretrained` then returns an equal config (except dtype, remat, num_labels, which is 2 for question
     answering, and a classifier_activation of None, which may become the equal value of `activation`) and
-    identical parameters. For a Nyströmformer the section contains a
-    hash of the weights. If the weights were trained further in `transformers`, `from_pretrained` ignores the
-    section with a warning.
+    identical parameters. If `transformers` saved a Nyströmformer again, `from_pretrained` ignores the section
+    with a warning, because the weights may have been trained there.
 
     Each file is replaced atomically.
 
@@ -176,18 +186,18 @@ def save_pretrained(
     fields = write_config(type(model), config, more or {})
     layout = fields["model_type"]
     tensors = write_tensors(model, variables["params"], layout, position_offset(fields))
-    if layout == "nystromformer":
-        fields[SECTION][WEIGHTS_HASH] = fingerprint(tensors)
     files.write_folder(Path(folder), fields, tensors)
-    if differences := differences_upstream(type(model), config):
+    ours, theirs = head_activations(type(model), config)
+    if config.attention != "softmax" or (layout == "nystromformer" and ours != theirs):
         warnings.warn(
-            f"transformers reads {folder}, but {'; '.join(differences)}.",
+            f"transformers reads {folder}, but does not compute the same as this model with"
+            f" {config.attention} attention; save_pretrained's documentation says why.",
             UpstreamMismatchWarning,
             stacklevel=2,
         )
 
 
-def make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> NystromformerConfig:
+def _make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> NystromformerConfig:
     """Returns the config described by `source`, updated with `changes`."""
     if quirks not in QUIRKS:
         raise ValueError(f"Unknown quirks {quirks!r}{nearest(quirks, QUIRKS)}")
@@ -218,29 +228,11 @@ def make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> Nyst
     return config
 
 
-def make_model(
-    source: Source, model_class: ModelClass | None, quirks: str, changes: Mapping[str, Any]
-) -> Any:
-    """Returns the model of a class described by `source`, with `changes` to the config."""
-    if model_class is None or model_class not in MODELS.values():
-        raise ValueError(
-            f"model_class must be one of {', '.join(MODELS)}, got {model_class!r}; the architecture in the"
-            f" config.json of {source.where} is {source.architecture or None!r}."
-        )
-    activation = source.fields["activation"]
-    if source.kind in ROBERTAS and model_class in TOKEN_HEADS and activation != "gelu":
-        raise ValueError(
-            f"{source.where} has hidden_act = {activation!r} in its config.json, but RoBERTa's head for"
-            ' masked tokens always has "gelu": pass another model_class or checkpoint.'
-        )
-    return model_class(make_config(source, quirks, changes))
-
-
 def _warn_of_exact_attention(source: Source, changes: Mapping[str, Any]) -> None:
     """Warns if attention is exact only because num_landmarks equals segment_means_seq_len."""
     if source.why_exact and "attention" not in changes:
         warnings.warn(
-            f"{source.where} has {source.why_exact}, in O(n²), in transformers and here. Pass"
+            f"{source.where} has {source.why_exact}, in O(n²), upstream and here. Pass"
             ' attention="nystrom" for landmarks, or attention="softmax" to silence this warning.',
             ExactAttentionWarning,
             stacklevel=3,

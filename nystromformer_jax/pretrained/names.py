@@ -17,7 +17,6 @@ from nystromformer_jax.models import (
     NystromformerForSequenceClassification,
     NystromformerForTokenClassification,
 )
-from nystromformer_jax.support.spelling import nearest
 
 ModelClass = type[nn.Module]
 Modules = Mapping[str, str]
@@ -116,13 +115,6 @@ def tensor_name(path: str, modules: Modules) -> str | None:
     if theirs is None:
         return None
     return f"{theirs.format(i=layer[1] if layer else '')}.{LEAVES.get(leaf, leaf)}"
-
-
-def find_model(name: str) -> ModelClass:
-    """Returns the model class called `name`; raises ValueError if it is unknown."""
-    if name not in MODELS:
-        raise ValueError(f"Unknown model class {name!r}{nearest(name, MODELS)}")
-    return MODELS[name]
 
 
 _TOKENS = {

@@ -114,19 +114,6 @@ def read_settings(folder: Path) -> tuple[Path, SentenceSettings]:
     return model, settings
 
 
-def module_files(folder: Path) -> list[str]:
-    """Returns the files of the modules in folders of their own, such as 1_Pooling/config.json."""
-    if not (folder / MODULES).is_file():
-        return []
-    paths = [path for _, path in _read_modules(folder / MODULES) if path]
-    if outside := [path for path in paths if path == ".." or len(Path(path).parts) != 1]:
-        raise ValueError(
-            f"{folder / MODULES} lists the path {outside[0]!r}; it must be a folder beside it."
-        )
-    found = [file for path in paths for file in sorted((folder / path).glob("*"))]
-    return [str(file.relative_to(folder)) for file in found if file.is_file()]
-
-
 def _read_modules(file: Path) -> list[tuple[str, str]]:
     """Returns class and folder of each module, in order."""
     try:

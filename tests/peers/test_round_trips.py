@@ -1,7 +1,6 @@
 """Folders that transformers loads, fine-tunes and saves give the same logits at every stage."""
 
 import functools
-import json
 import warnings
 
 import jax
@@ -122,29 +121,13 @@ def test_our_config_section_is_ignored_with_a_warning_if_the_weights_changed(
         warnings.simplefilter("ignore", UpstreamMismatchWarning)
         save_pretrained(tmp_path / "ours", model, variables)
     theirs = tiny.load(tmp_path / "ours")
-    theirs.save_pretrained(tmp_path / "untouched")
-    # Nothing was trained, so the section is still valid.
-    assert from_pretrained(tmp_path / "untouched")[0] == from_pretrained(tmp_path / "ours")[0]
     arguments = tiny.batch(rngs, head)
     fine_tune(theirs, arguments).save_pretrained(tmp_path / "tuned")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", UpstreamMismatchWarning)
-        with pytest.raises(UpstreamMismatchWarning, match="weights have changed since"):
+        with pytest.raises(UpstreamMismatchWarning, match="saved by transformers"):
             from_pretrained(tmp_path / "tuned")
         warnings.simplefilter("ignore")
         actual = run_ours(tmp_path / "tuned", *arguments)
-    assert_same(actual, theirs, arguments)
-
-
-def test_a_config_section_without_a_hash_is_ignored_after_transformers_saved(rngs, tmp_path):
-    exact = KINDS["exact"][1]
-    theirs = tiny.make("Nystromformer", "ForSequenceClassification", tmp_path, **exact)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config["nystromformer_jax"] = {"attention": "softmax", "conv_kernel_size": 0}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    arguments = tiny.batch(rngs, "ForSequenceClassification")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        actual = run_ours(tmp_path, *arguments)
     assert_same(actual, theirs, arguments)

@@ -1,8 +1,8 @@
-"""Checkpoints of the authors' BERT codes, converted: the logits of the same modules in PyTorch."""
+"""Checkpoints of the authors' BERT codes: the logits of the same modules in PyTorch."""
 
 import functools
 import json
-import shutil
+import re
 import sys
 
 import jax
@@ -17,8 +17,7 @@ from nystromformer_jax.models import (
     NystromformerForQuestionAnswering,
     NystromformerForSequenceClassification,
 )
-from nystromformer_jax.pretrained import from_pretrained
-from nystromformer_jax.pretrained.__main__ import main
+from nystromformer_jax.pretrained import ExactAttentionWarning, from_pretrained
 from tests.helpers import OTHER_FRAMEWORK, assert_close
 
 pytest.importorskip("safetensors", reason="needs the extra `language`")
@@ -125,13 +124,6 @@ def save(model, path, config, *, without=(), wrapped=False):
     (path.parent.parent / "config.json").write_text(json.dumps({"model": config}))
 
 
-def convert(tmp_path, *arguments):
-    path, dest = tmp_path / "model" / "cp-0099.model", tmp_path / "ours"
-    shutil.rmtree(dest, ignore_errors=True)
-    assert main(["convert", str(path), str(dest), *arguments]) == 0
-    return dest
-
-
 def batch(rngs):
     inputs = jax.random.randint(next(rngs), (3, LENGTH), 0, VOCAB)
     types = jax.random.randint(next(rngs), (3, LENGTH), 0, 2)
@@ -149,13 +141,13 @@ def array(tensor):
     return jnp.asarray(tensor.detach().numpy())
 
 
-def test_converts_a_masked_model_with_landmarks(rngs, tmp_path):
+def test_reads_a_masked_model_with_landmarks(rngs, tmp_path):
     theirs = Bert(code=True, landmarks=LANDMARKS, width=WIDTH)
     heads = ("sen_", "model.pooler")
     path = tmp_path / "model" / "cp-0099.model"
     save(theirs, path, {**CODE, **NYSTROM}, without=heads, wrapped=True)
     # The start of the pseudoinverse is our default unless it is given.
-    ours, variables = from_pretrained(convert(tmp_path), pinv_start="batch_max")
+    ours, variables = from_pretrained(path, pinv_start="batch_max")
     assert isinstance(ours, NystromformerForMaskedLM)
     assert (ours.config.num_landmarks, ours.config.conv_kernel_size) == (LANDMARKS, WIDTH)
     inputs, types, as_torch = batch(rngs)
@@ -163,22 +155,23 @@ def test_converts_a_masked_model_with_landmarks(rngs, tmp_path):
     assert_close(run(ours, variables, inputs, types), expected, OTHER_FRAMEWORK)
 
 
-def test_as_many_landmarks_as_positions_give_exact_attention_with_a_warning(tmp_path, capsys):
+def test_as_many_landmarks_as_positions_give_exact_attention_with_a_warning(tmp_path):
     """With as many landmarks as positions, their code runs exact attention and the convolution."""
     theirs = Bert(code=True, landmarks=LANDMARKS, width=WIDTH)
     exact = {**CODE, **NYSTROM, "num_landmarks": LENGTH, "seq_len": LENGTH}
-    save(theirs, tmp_path / "model" / "cp-0099.model", exact, without=("sen_", "model.pooler"))
-    ours, _ = from_pretrained(convert(tmp_path))
+    path = tmp_path / "model" / "cp-0099.model"
+    save(theirs, path, exact, without=("sen_", "model.pooler"))
+    with pytest.warns(ExactAttentionWarning, match=f"num_landmarks = seq_len = {LENGTH}"):
+        ours, _ = from_pretrained(path)
     assert (ours.config.attention, ours.config.conv_kernel_size) == ("softmax", WIDTH)
-    assert f"exact, as upstream: num_landmarks = seq_len = {LENGTH}" in capsys.readouterr().out
-    turned, _ = from_pretrained(convert(tmp_path, "--attention=nystrom", "--num_landmarks=4"))
+    turned, _ = from_pretrained(path, attention="nystrom", num_landmarks=4)
     assert turned.config.conv_kernel_size == WIDTH
 
 
-def test_converts_a_classifier(rngs, tmp_path):
+def test_reads_a_classifier(rngs, tmp_path):
     theirs = Bert(code=True)
     save(theirs, tmp_path / "model" / "cp-0099.model", CODE, without=("sen_class.",))
-    ours, variables = from_pretrained(convert(tmp_path))
+    ours, variables = from_pretrained(tmp_path / "model" / "cp-0099.model")
     assert isinstance(ours, NystromformerForSequenceClassification)
     inputs, types, as_torch = batch(rngs)
     head = theirs.sen_classifer
@@ -186,16 +179,14 @@ def test_converts_a_classifier(rngs, tmp_path):
     assert_close(run(ours, variables, inputs, types), expected, OTHER_FRAMEWORK)
 
 
-def test_converts_a_head_for_questions(tmp_path):
+def test_reads_a_head_for_questions(tmp_path):
     """The WikiHop head has one output, so only the backbone is read."""
     theirs, path = Bert(code=True), tmp_path / "model" / "cp-0099.model"
-    for outputs, kind, arguments in (
-        (2, NystromformerForQuestionAnswering, ()),
-        (1, Nystromformer, ("--model_class=Nystromformer",)),
-    ):
+    for outputs, kind in ((2, NystromformerForQuestionAnswering), (1, Nystromformer)):
         theirs.qahead = nn.Linear(DIM, outputs)
         save(theirs, path, CODE, without=("sen_", "mlm.", "model.pooler"))
-        ours, variables = from_pretrained(convert(tmp_path, *arguments))
+        model_class = kind if outputs == 1 else None
+        ours, variables = from_pretrained(path, model_class=model_class)
         assert isinstance(ours, kind)
         if outputs == 2:
             kernel = variables["params"]["output"]["kernel"]
@@ -204,11 +195,11 @@ def test_converts_a_head_for_questions(tmp_path):
 
 @pytest.mark.slow_except("True")
 @pytest.mark.parametrize("shared", [False, True])
-def test_converts_the_reorganized_code(rngs, tmp_path, shared):
+def test_reads_the_reorganized_code(rngs, tmp_path, shared):
     """The sentence-order head has extra classes for GLUE; the first two are the order."""
     theirs = Bert(code=False, shared=shared)
     save(theirs, tmp_path / "model" / "cp-0099.model", REORGANIZED, without=("sen_classifer.",))
-    ours, variables = from_pretrained(convert(tmp_path))
+    ours, variables = from_pretrained(tmp_path / "model" / "cp-0099.model")
     assert isinstance(ours, NystromformerForPreTraining)
     assert ours.config.max_len == LENGTH
     inputs, types, as_torch = batch(rngs)
@@ -217,8 +208,9 @@ def test_converts_the_reorganized_code(rngs, tmp_path, shared):
     assert_close(tokens, array(theirs.token_logits(hidden)), OTHER_FRAMEWORK)
     scores = array(theirs.sen_class(torch.tanh(theirs.model.pooler(hidden[:, 0]))))
     assert_close(order, scores[:, :2], OTHER_FRAMEWORK)
-    folder = convert(tmp_path, "--model_class=NystromformerForSequenceClassification")
-    ours, variables = from_pretrained(folder)
+    ours, variables = from_pretrained(
+        tmp_path / "model" / "cp-0099.model", model_class=NystromformerForSequenceClassification
+    )
     assert_close(run(ours, variables, inputs, types), scores, OTHER_FRAMEWORK)
 
 
@@ -270,21 +262,25 @@ INVALID = [
 
 
 @pytest.mark.parametrize(("damage", "changes", "words"), INVALID)
-def test_an_invalid_checkpoint_is_one_line_and_nothing_is_written(
-    tmp_path, path, capsys, damage, changes, words
-):
+def test_an_invalid_checkpoint_is_an_error(path, capsys, damage, changes, words):
     damage(path, **changes)
-    assert_refused(tmp_path, path, capsys, words)
+    with pytest.raises(ValueError, match=re.escape(words)):
+        from_pretrained(path)
+    assert capsys.readouterr().out == ""  # no code of a pickle was executed
 
 
-def assert_refused(tmp_path, path, capsys, words):
-    assert main(["convert", str(path), str(tmp_path / "ours")]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert words in said.err
-    assert not (tmp_path / "ours").exists()
+def test_other_files_and_a_missing_config_are_errors(tmp_path, path):
+    with pytest.raises(ValueError, match="pass the file"):
+        from_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ValueError, match="pass the folder"):
+        from_pretrained(path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(FileNotFoundError, match="config"):
+        from_pretrained(path)
 
 
-def test_without_torch_the_error_names_the_package(tmp_path, path, capsys, monkeypatch):
+def test_without_torch_the_error_names_the_package(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert_refused(tmp_path, path, capsys, "pip install torch")
+    with pytest.raises(ImportError, match="pip install torch"):
+        from_pretrained(path)

@@ -81,7 +81,7 @@ def test_config_that_is_invalid_or_of_other_weights(tmp_path, no_annotations, ki
     [
         ("{,}", "JSON"),
         ("[1]", "JSON object"),
-        ('{"model": {"num_head": 2}}', "nystromformer_jax.pretrained convert"),
+        ('{"model": {"num_head": 2}}', "pass the file"),
         ('{"data": {}, "model": {}, "optimizer": {}, "train": {}}', "folder of a run"),
     ],
 )

@@ -9,7 +9,6 @@ import pytest
 from nystromformer_jax import Nystromformer
 from nystromformer_jax.models import NystromformerForMaskedLM
 from nystromformer_jax.pretrained import TruncationWarning, load, save_pretrained
-from nystromformer_jax.pretrained.__main__ import main
 from tests.helpers import REFERENCE, assert_close
 from tests.pretrained import tiny
 from tests.pretrained.test_language_model import (
@@ -120,19 +119,6 @@ def test_the_weights_may_lack_the_head_of_config_json(tmp_path):
         assert load(tmp_path).embed(["a cat sat on a mat"]).shape == (1, tiny.EMBED)
     with pytest.raises(ValueError, match="is missing"):
         load(tmp_path, model_class=NystromformerForMaskedLM)
-    assert main(["convert", str(tmp_path), str(tmp_path / "new")]) == 0
-    assert isinstance(load(tmp_path / "new").model, Nystromformer)
-
-
-def test_a_converted_folder_makes_the_same_embeddings(folder, tmp_path):
-    tokens = {"max_seq_length": 5}
-    write_settings(folder, "pooling_mode_max_tokens", tokens=tokens, prompts={"query": "dog "})
-    assert main(["convert", str(folder), str(tmp_path / "same")]) == 0
-    assert load(tmp_path / "same").sentence == load(folder).sentence
-    assert main(["convert", str(folder), str(tmp_path / "long"), "--max_len=26"]) == 0
-    assert load(tmp_path / "long").sentence.max_len == 26
-    (folder / "modules.json").write_text('[{"type": "x.Pooling", "path": "../other"}]')
-    assert main(["convert", str(folder), str(tmp_path / "outside")]) == 2
 
 
 def test_a_head_in_the_weights_is_kept(folder):
