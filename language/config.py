@@ -147,17 +147,12 @@ class FinetuneOptimizerConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneEvalConfig:
-    """The section "eval": an `EvalConfig` that evaluates once per epoch by default.
-
-    With `tune_threshold`, the threshold for the second of two classes, or for each of several labels, is
-    the one with the highest F1 on the validation set, even if another metric selects the checkpoint.
-    """
+    """The section "eval": an `EvalConfig` that evaluates once per epoch by default."""
 
     every_steps: int = 0  # steps between evaluations; 0: once per epoch
     max_examples: int = 0  # examples per evaluated split; 0: all
     batch_size: int = 0  # examples per evaluation batch; 0: four accumulation parts
     patience: int = 0  # evaluations in a row without a better one that end training; 0: never
-    tune_threshold: bool = False  # choose the threshold with the highest F1 on the validation set
 
     def __post_init__(self) -> None:
         if self.every_steps < 0:
@@ -167,9 +162,7 @@ class FinetuneEvalConfig:
     def in_steps(self, epoch_steps: int) -> EvalConfig:
         """Returns the `EvalConfig`; by default `every_steps` is `epoch_steps`."""
         values = dataclasses.asdict(self)
-        del values["tune_threshold"]
-        values["every_steps"] = self.every_steps or epoch_steps
-        return EvalConfig(**values)
+        return EvalConfig(**{**values, "every_steps": self.every_steps or epoch_steps})
 
 
 def _are_positive(text: str) -> bool:

@@ -124,14 +124,6 @@ def test_predicting_with_another_folder_is_an_error(in_repository, tmp_path, sec
     programs.assert_refused(answer, "run_finetune", f"{tmp_path} {words}")
 
 
-def test_a_threshold_that_does_not_exist_is_an_error_before_training(in_repository, tmp_path):
-    model = fakes.checkpoint(tmp_path / "model")
-    arguments = flags(tmp_path, tmp_path / "mine", model, "regression")
-    answer = programs.call("run_finetune", *arguments, "--config.eval.tune_threshold=True")
-    assert "eval.tune_threshold: the task regression has no decision threshold" in answer.errors
-    assert not (tmp_path / "mine").exists()
-
-
 def test_invalid_files_leave_no_run(in_repository, tmp_path):
     model = fakes.checkpoint(tmp_path / "model")
     arguments = flags(tmp_path, tmp_path / "run", model, "classification")

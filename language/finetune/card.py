@@ -37,9 +37,8 @@ def model_card(run: FineTuning, data: TaskData, metrics: Mapping[str, Any], last
     # The name of a run says more than that of its folder `model`.
     if folder.name == "model" and (folder.parent / "config.json").is_file():
         folder = folder.parent
-    threshold, weights = metrics.get("threshold"), run.sections["train"].class_weights
+    weights = run.sections["train"].class_weights
     settings = [f"Class weights of the training loss: {weights}"] if weights else []
-    settings += [] if threshold is None else [f"Decision threshold: {threshold:.4f}"]
     if run.data.truncation != "head":
         settings.append(f"Truncation of long texts: {run.data.truncation}")
     if run.init.quirks != "none":

@@ -48,11 +48,6 @@ class FineTuning:
     model: Any
 
     def __post_init__(self) -> None:
-        if self.sections["eval"].tune_threshold and not self.task.has_threshold:
-            raise ValueError(
-                f"eval.tune_threshold: the task {self.task.title} has no decision threshold. Only tasks with"
-                " two classes or with multi_label have one: leave it at False."
-            )
         if self.sections["train"].class_weights and self.task.kind != "classification":
             raise ValueError(
                 f"train.class_weights: {self.task.title} has no classes of texts: leave it empty."
@@ -123,11 +118,6 @@ class FineTuning:
     def make_params(self) -> Callable[[], Any]:
         """Returns a function that initializes the parameters from the seed of the config."""
         return make_params(self.model, self.data.max_len, self.sections["train"].seed)
-
-    def tuned(self, valid: Split, outputs: Outputs) -> Task:
-        """Returns the task, with a tuned threshold if the config asks for it."""
-        is_tuned = self.sections["eval"].tune_threshold
-        return self.task.tuned(valid, outputs) if is_tuned else self.task
 
 
 def depends_on_length(config: NystromformerConfig) -> bool:
@@ -265,8 +255,7 @@ def make_spec(
     def summarize(batches: list[Any]) -> dict[str, float]:
         assert valid is not None
         outputs = collate(batches)
-        task = run.tuned(valid, outputs)
-        scores, _ = task.score(valid, task.predict(valid, outputs))
+        scores, _ = run.task.score(valid, run.task.predict(valid, outputs))
         return {**scores, "loss": mean_loss(batches)}
 
     return training.TrainSpec(

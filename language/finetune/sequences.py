@@ -32,13 +32,10 @@ class SequenceTask(Task):
 
     Args:
       texts: Columns of the texts: one, or two for a pair.
-      threshold: Smallest probability at which class 1 of two classes, or a label of a multi-label task, is
-        predicted. None: the most probable class is predicted, and labels from a probability of 0.5.
       clip: Smallest and largest score, also in a file of predictions without labels.
     """
 
     texts: tuple[str, ...]
-    threshold: float | None = None
     clip: tuple[float, float] | None = None
 
     @property
@@ -112,9 +109,8 @@ class SequenceTask(Task):
             )
         if self.is_regression:
             return logits[:, 0]
-        if self.kind == "multi_label" or self.threshold is not None:
-            threshold = 0.5 if self.threshold is None else self.threshold
-            return (self._probabilities(logits) >= threshold).astype(np.int32)
+        if self.kind == "multi_label":  # a probability of at least 0.5
+            return (logits >= 0).astype(np.int32)
         return logits.argmax(axis=-1).astype(np.int32)
 
     def score(self, split: Split, predicted: Values) -> tuple[Scores, Scores]:
@@ -124,28 +120,6 @@ class SequenceTask(Task):
             metrics.score(self, predicted, labels),
             metrics.standard_error(self, predicted, labels),
         )
-
-    @property
-    def has_threshold(self) -> bool:
-        """Returns True for two classes and for several labels."""
-        two_classes = self.kind == "classification" and len(self.labels) == 2
-        return two_classes or self.kind == "multi_label"
-
-    def tuned(self, split: Split, outputs: Outputs) -> Task:
-        """Returns the task with the threshold of the highest F1 on the labels of `split`.
-
-        For several labels, this is the micro F1 of one threshold for all. The threshold is halfway between
-        two neighboring probabilities, not at one of them, so that it also suits other examples.
-        """
-        chances = self._probabilities(outputs["logits"]).ravel()
-        order = np.argsort(-chances, kind="stable")
-        ranked, labels = chances[order], split.labels[: len(outputs["logits"])].ravel()[order]
-        # F1 if the first k are predicted is 2 TP / (k + number of true labels).
-        f1 = 2 * np.cumsum(labels) / (np.arange(1, len(labels) + 1) + max(labels.sum(), 1))
-        f1[:-1][ranked[:-1] == ranked[1:]] = -1  # equal probabilities cannot be separated
-        best = int(f1.argmax())
-        following = ranked[best + 1] if best + 1 < len(ranked) else 0.0
-        return dataclasses.replace(self, threshold=float((ranked[best] + following) / 2))
 
     def write(self, file: Path, split: Split, predicted: Values) -> None:
         """Writes the columns `index`, `prediction` and, if the split has labels, `label`.
@@ -205,9 +179,3 @@ class SequenceTask(Task):
             names = np.array(self.labels)
             return [json.dumps(names[row > 0].tolist(), ensure_ascii=False) for row in values]
         return [self.labels[x] for x in values.tolist()]
-
-    def _probabilities(self, logits: Values) -> Values:
-        """Returns the probability of class 1 of two classes, [N], or of each label, [N, C]."""
-        if self.kind == "multi_label":
-            return probabilities(logits, is_multi_label=True)
-        return probabilities(logits, is_multi_label=False)[:, 1]

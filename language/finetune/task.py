@@ -86,11 +86,6 @@ class Task(abc.ABC):
         """Metric that selects checkpoints; higher is better."""
         return self.metrics[0]
 
-    @property
-    def has_threshold(self) -> bool:
-        """Returns True if predictions have a decision threshold, which `tuned` chooses."""
-        return False
-
     def has_all(self, split: str, examples: int) -> bool:
         """Returns True if the number `examples` is at least 99.9 % of the size of the benchmark's split."""
         return 1000 * examples >= 999 * self.sizes[split]
@@ -103,10 +98,6 @@ class Task(abc.ABC):
                 f"{where}: the label {label!r} is not among the labels {shown}: {self.label_advice}"
             )
         return self.labels.index(label)
-
-    def tuned(self, split: Split, outputs: Outputs) -> "Task":
-        """Returns the task with the best decision threshold for the labels of `split`, if it has any."""
-        return self
 
     def file_name(self, split: str) -> str:
         """Returns the name of the file of predictions for a split."""

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import jax
 from dataprep import cache
 from language.checkpoint import read_params, record_weights, save_model
 from language.finetune import describe
+from language.finetune.answering import AnsweringTask
 from language.finetune.card import model_card
 from language.finetune.data import TaskData
 from language.finetune.run import (
@@ -73,23 +74,14 @@ def train(run: FineTuning, data: TaskData, workdir: training.Workdir) -> dict[st
         if name != "train" and split.is_labeled and workdir.result is None:
             # Raises ValueError, before training, if no example is complete.
             split.count_complete(spec.config.eval.num_evaluated(len(split)))
-    _require_same_tuning(run, workdir)
     init_sha256 = record_weights(run.init, workdir)
 
     def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
-        def save(task: Task) -> None:
-            save_model(
-                workdir,
-                run.model,
-                params,
-                data.tokenizer,
-                run.data.max_len,
-                **_description(task),
-            )
-
+        described = _description(data.task)
+        save_model(workdir, run.model, params, data.tokenizer, run.data.max_len, **described)
         predictions = workdir.path / "predictions" if training.is_primary() else None
         with training.writing_to(workdir.path):
-            metrics = _evaluate(run, data, spec, params, predictions, save)
+            metrics = _evaluate(run, data, spec, params, predictions)
             with training.sync_errors():
                 if training.is_primary():
                     card = model_card(run, data, metrics, fit_result.last_step)
@@ -135,12 +127,10 @@ def evaluate_checkpoint(
     Raises:
       NotFinished: The run has no result yet.
       LossNotFinite: The run diverged.
-      ConfigDiffers: `eval.tune_threshold` is not that of the run.
     """
     run = run.with_task(data.task)
     result = workdir.require_result()
     workdir.require_data(data.sha256)
-    _require_same_tuning(run, workdir)
     spec = make_spec(run, len(data.splits["train"]), data.splits["valid"])
     params = training.load_best_params(workdir, spec)
     return {**result, **_evaluate(run, data, spec, params)}
@@ -175,8 +165,6 @@ def open_run(folder: Path) -> tuple[FineTuning, Any]:
     names = metadata["id2label"]
     labels = [names[i] for i in sorted(names, key=int)]
     task = data.make_task(labels, metadata.get("has_unanswerable", False))
-    if isinstance(task, SequenceTask):
-        task = dataclasses.replace(task, threshold=metadata.get("decision_threshold"))
     mesh = training.make_mesh(training.MeshConfig(), jax.devices()[:1])
     run = FineTuning(config, data, sections["init"], sections, mesh, task, model)
     return run, variables["params"]
@@ -255,12 +243,6 @@ def describe_result(result: Mapping[str, Any]) -> str:
     return f"{result['task']}: {'; '.join(parts)}, at step {result['best_step']:,}."
 
 
-def _require_same_tuning(run: FineTuning, workdir: training.Workdir) -> None:
-    """Raises ConfigDiffers if `eval.tune_threshold`, with which metrics are compared, has changed."""
-    value = str(run.sections["eval"].tune_threshold)
-    workdir.require_same("tune_threshold", value, "eval.tune_threshold")
-
-
 def _description(task: Task) -> dict[str, Any]:
     """Returns the fields of config.json that describe a task."""
     labels = task.labels or ("LABEL_0",)
@@ -269,12 +251,8 @@ def _description(task: Task) -> dict[str, Any]:
         "label2id": {label: i for i, label in enumerate(labels)},
         "problem_type": PROBLEM_TYPES.get(task.kind),
     }
-    for name, key in (
-        ("threshold", "decision_threshold"),
-        ("has_unanswerable", "has_unanswerable"),
-    ):
-        if hasattr(task, name):  # a threshold of None replaces that of the initial checkpoint
-            fields[key] = getattr(task, name)
+    if isinstance(task, AnsweringTask):
+        fields["has_unanswerable"] = task.has_unanswerable
     return fields
 
 
@@ -284,11 +262,9 @@ def _evaluate(
     spec: training.TrainSpec,
     params: Any,
     folder: Path | None = None,
-    save: Callable[[Task], object] = lambda task: None,
 ) -> dict[str, Any]:
     """Returns the metrics of all splits but the training split; the validation split is the first.
 
-    `save` is called after it, with the task, whose threshold is then tuned if the config asks for it.
     Predictions are written to `folder` unless it is None.
     """
     task, results = run.task, dict[str, Any]()
@@ -307,11 +283,6 @@ def _evaluate(
             continue
         _logger.info("Evaluating the %s set.", "validation" if name == "valid" else name)
         outputs = training.evaluate_split(spec, params, run.examples(split), collate)
-        if name == "valid":
-            task = run.tuned(split, outputs)
-            if isinstance(task, SequenceTask) and task.threshold is not None:
-                results["threshold"] = task.threshold
-            save(task)
         predicted = task.predict(split, outputs)
         if split.is_labeled:
             results[name], results[f"{name}_standard_error"] = task.score(split, predicted)

@@ -198,8 +198,8 @@ def num_parts(accumulation: int, batch_size: int, num_shards: int) -> int:
 
 
 SECTIONS: dict[str, type] = typing.get_type_hints(FitConfig)
-# Keys in configs of runs of version 0.2.0, without effect now.
-REMOVED = {("train", "cpu_accumulation")}
+# Keys in configs of older runs, without effect now.
+REMOVED = {("train", "cpu_accumulation"), ("eval", "tune_threshold")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -29,8 +29,7 @@ from nystromformer_jax.training.errors import (
 from nystromformer_jax.training.hosts import is_primary, sync_errors
 from nystromformer_jax.training.integrity import saved_steps
 
-# Sections that identify a run. The sections mesh, checkpoint, log and eval may change when a run resumes;
-# fine-tuning keeps eval.tune_threshold.
+# Sections that identify a run. The sections mesh, checkpoint, log and eval may change when a run resumes.
 IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "train")
 LOCK = ".lock"
 CHANGED = "changed_under_the_run"  # among the hashes

@@ -1,7 +1,5 @@
 """The tiny model that fine-tuning starts from."""
 
-import json
-
 import pytest
 
 from tests.language.finetune import fakes
@@ -11,11 +9,9 @@ from tests.language.finetune import fakes
 def checkpoint(tmp_path_factory):
     """The folder of a tiny model with a vocabulary, written without training.
 
-    It is in the folder of a run, and has a decision threshold, as with `eval.tune_threshold`, and a license.
+    It is in the folder of a run, and has a license.
     """
     folder = fakes.checkpoint(tmp_path_factory.mktemp("mine") / "model")
     (folder.parent / "config.json").write_text("{}")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"decision_threshold": 0.999}))
     (folder / "README.md").write_text("---\ntags:\n- a\nlicense: apache-2.0\n---\nlicense: mit\n")
     return folder

@@ -1,7 +1,6 @@
 """Files of predictions: the server's format, and scores that can be computed from them again."""
 
 import csv
-import dataclasses
 import types
 
 import numpy as np
@@ -11,7 +10,6 @@ from sklearn import metrics as sklearn_metrics
 
 from language.finetune.glue_tasks import TASKS
 from language.finetune.metrics import score
-from language.finetune.sequences import SequenceTask
 
 
 def split_of(count, labels=None):
@@ -70,24 +68,3 @@ def test_scikit_learn_computes_the_same_scores_from_the_file(name, tmp_path):
             theirs["f1"] = sklearn_metrics.f1_score(truths, guesses, pos_label=task.labels[1])
     assert tuple(ours) == task.metrics
     assert ours == pytest.approx({metric: theirs[metric] for metric in ours}, rel=1e-6)
-
-
-@pytest.mark.parametrize("shift", [0, 19])  # 19: all probabilities are near 1
-def test_tuned_threshold_has_the_best_f1(shift):
-    rng = np.random.default_rng(0)
-    labels = (rng.random(101) < 0.2).astype(np.int32)
-    scores = labels - 2 + rng.normal(size=101).round(1) + shift
-    logits = np.stack([np.zeros(101), scores], 1).astype(np.float32)
-
-    split = split_of(101, labels)
-    task = SequenceTask(name="x", title="x", texts=("text",), metrics=("f1",))
-    tuned = task.tuned(split, {"logits": logits})
-    best = max(
-        sklearn_metrics.f1_score(labels, logits[:, 1] - logits[:, 0] >= cut)
-        for cut in np.unique(logits[:, 1])
-    )
-    assert task.score(split, tuned.predict(split, {"logits": logits}))[0]["f1"] == best
-    assert task.score(split, task.predict(split, {"logits": logits}))[0]["f1"] < best
-    assert task.has_threshold
-    assert not dataclasses.replace(task, labels=("a", "b", "c")).has_threshold
-    assert not dataclasses.replace(task, kind="regression", labels=()).has_threshold

@@ -112,7 +112,6 @@ def test_finished_run_is_evaluated_again_and_exported_atomically(finished, no_an
     assert set(workdir.path.iterdir()) == before
     opened, _ = trainer.open_run(folder / "run")
     assert opened.model.config.metadata["id2label"] == {"0": "0", "1": "1"}  # MRPC's
-    assert opened.task.threshold is None
 
 
 def test_predictions_have_the_scores_of_the_saved_model(tmp_path, finished):
@@ -176,7 +175,7 @@ def test_a_run_learns_and_predicts_again(tmp_path, checkpoint, kind, no_annotati
         data={"test_file": str(tests)},
         train={"epochs": EPOCHS.get(kind, 2.0)},
         log={"every_steps": 100},
-        eval={"every_steps": 100, "tune_threshold": kind == "multi_label"},
+        eval={"every_steps": 100},
     )
     result, run, data, workdir = trained(tmp_path, config)
     assert trainer.evaluate_checkpoint(run, data, workdir) == result
@@ -184,7 +183,6 @@ def test_a_run_learns_and_predicts_again(tmp_path, checkpoint, kind, no_annotati
     written = tmp_path / "run/predictions" / data.task.file_name("test")
     scores = scores_of_file(data.task, data.splits["test"], written)
     assert scores == pytest.approx(result["test"], abs=1e-5)
-    assert ("threshold" in result) == (kind == "multi_label")
     if kind in EPOCHS:
         assert result["test"][metric] == 1  # labels, windows and answers are aligned
     batch = data.splits["valid"].batch(np.arange(2), 19)
@@ -313,20 +311,10 @@ def test_too_few_rows_for_one_example_are_an_error_before_training(tmp_path, che
 def test_configs_of_older_runs_are_read(finished):
     _, (_, run, _, _) = finished
     data, command = {**run.config["data"], "workers": 0}, {"config": "configs/glue.py:mrpc"}
-    older = trainer.prepare({**run.config, "data": data, "command": command}, jax.devices()[:1])
+    evaluation = {**run.config["eval"], "tune_threshold": False}
+    older = {**run.config, "data": data, "eval": evaluation, "command": command}
+    older = trainer.prepare(older, jax.devices()[:1])
     assert older.sections == run.sections
-
-
-@pytest.mark.slow(minutes=0.2)
-def test_metrics_with_and_without_a_tuned_threshold_are_not_compared(
-    tmp_path, checkpoint, no_annotations
-):
-    config = config_of(tmp_path, checkpoint, "multi_label", train={"epochs": 0.5})
-    trained(tmp_path, config)
-    tuned = runs.merged(config, {"eval": {"tune_threshold": True}})
-    for act in (trainer.train, trainer.evaluate_checkpoint):
-        with pytest.raises(ConfigDiffers, match=r"tune_threshold was False, is now True\. Pass"):
-            trained(tmp_path, tuned, act)
 
 
 def test_a_run_without_checkpoint_does_not_resume_from_other_weights(
