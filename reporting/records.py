@@ -30,7 +30,10 @@ NEUTRAL_KEYS = {
     "attention.implementation",
     "data.dir",
     "data.source",
+    "data.test_file",
     "data.tokenizer",
+    "data.train_file",
+    "data.valid_file",
     "data.workers",
     "eval.batch_size",
     "init.checkpoint",  # its weights are identified by their hash

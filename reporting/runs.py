@@ -14,7 +14,7 @@ import pandas as pd
 from nystromformer_jax.support.durable import read_json, read_record
 from reporting.records import RECORDED, RENAMED, setting_of, short_key
 
-Kind = Literal["lra", "pretrain", "glue", ""]
+Kind = Literal["lra", "pretrain", "glue", "finetune"]
 # Preference among runs of the same setting and seed.
 STATES = ("complete", "partial", "validated", "diverged", "unfinished")
 
@@ -154,7 +154,7 @@ def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
     config, file_of_result = read_record(folder), folder / "result.json"
     result = read_json(file_of_result) if file_of_result.is_file() else {}
     environment, hashes = config.pop("environment", {}), config.pop("hashes", {})
-    kind = str(result.get("kind", "")) if "init" in config else "lra"
+    kind = _kind_of(config)
     if kind not in kinds or (kind == "lra" and not (folder / "metrics.jsonl").is_file()):
         return None
     for section, key in (("data", "max_len"), ("attention", "name"), ("train", "seed")):
@@ -202,6 +202,14 @@ def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
             for key, value in own.items()
         },
     }
+
+
+def _kind_of(config: Mapping[str, Any]) -> Kind:
+    if "init" not in config:
+        return "lra"
+    if "objective" in config:
+        return "pretrain"
+    return "glue" if "task" in config["data"] else "finetune"
 
 
 def _state(file: Path, result: Mapping[str, Any]) -> str:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from language.finetune.glue_tasks import TASKS
 from language.report import tables
 from language.report.published import REMARK, SOURCE, URL
 from reporting.plotting import (
@@ -33,7 +32,7 @@ def make(runs: pd.DataFrame, left_out: Sequence[str], path: Path) -> dict[str, s
     """Draws the picture and returns the texts of the report, see `reporting.writer.main`."""
     groups = tables.group(runs)
     parts = ["# Language model: results"]
-    tuned, pretraining = groups[groups["task"] != ""], groups[groups["task"] == ""]
+    pretraining = groups[groups["task"] == ""]
     if len(gains := tables.gains_table(groups)):
         words = [
             f"{row['task']} {row['difference ± s.e.']} ({row['model']})"
@@ -70,17 +69,9 @@ def make(runs: pd.DataFrame, left_out: Sequence[str], path: Path) -> dict[str, s
             markdown(tables.pretraining_table(pretraining)),
             picture(path, "pretraining", plot_pretraining(pretraining), description),
         ]
-    for task, own in tuned.groupby("task", sort=False):
-        parts += [
-            f"## {TASKS[str(task)].title}",
-            "Every setting: mean ± standard deviation over seeds.",
-            markdown(tables.settings_table(own)),
-            "Every run: ± the standard error over examples.",
-            markdown(tables.runs_table(own)),
-        ]
     parts += [
         "## How it was measured",
-        f"`{path.name}.runs.csv` has the command, config, hashes, device and versions of every run.",
+        f"`{path.name}.runs.csv` has the metrics, command, config, hashes and versions of every run.",
         bullets(dict.fromkeys(filter(None, runs["versions"]))),
         *(["Left out:", bullets(left_out)] if left_out else []),
     ]

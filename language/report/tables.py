@@ -24,17 +24,11 @@ from reporting.tables import (
 )
 
 TITLES = {
-    "accuracy": "accuracy, %",
-    "f1": "F1, %",
-    "matthews": "Matthews, %",
-    "pearson": "Pearson, %",
-    "spearman": "Spearman, %",
     "mlm_accuracy": "MLM accuracy, %",
     "order_accuracy": "sentence-order accuracy, %",
     "mlm_loss": "MLM loss, nats per token",
     "perplexity": "perplexity",
 }
-SPLIT_TITLES = {"valid": "", "valid_mismatched": "mismatched ", "test": "test "}
 PRETRAINING_METRICS = ("mlm_accuracy", "order_accuracy", "mlm_loss", "perplexity")
 # Metrics that every pretraining has; objective.order_weight=0 gives no order_accuracy.
 REQUIRED = ("mlm_accuracy", "mlm_loss")
@@ -49,13 +43,20 @@ def read(folders: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     The runs are of pretraining, or of fine-tuning on GLUE or IMDb.
 
     Raises:
-      FileNotFoundError: A folder does not exist or contains no run.
+      FileNotFoundError: A folder does not exist or contains no run, or none is finished.
       ValueError: A file of a run is invalid.
     """
     needed = (
         "finished run of pretraining, or of fine-tuning on GLUE or IMDb: its result.json is needed"
     )
     runs, left_out = read_runs(folders, ["glue", "pretrain"], needed)
+    is_finished = runs["state"].isin(["complete", "partial"])
+    for run in runs[~is_finished].to_dict("records"):
+        words = "diverged" if run["state"] == "diverged" else "is not finished"
+        left_out.append(f"{run['name']} is left out: it {words} at step {run['done_steps']:,}.")
+    runs = runs[is_finished]
+    if runs.empty:
+        raise FileNotFoundError(f"No {needed}. {' '.join(left_out)}")
     for run in runs.to_dict("records"):
         if run["kind"] == "glue" and run["task"] not in TASKS:
             raise ValueError(f"{run['folder']}: the task is unknown{nearest(run['task'], TASKS)}")
@@ -140,67 +141,37 @@ def gains_table(groups: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def settings_table(groups: pd.DataFrame) -> pd.DataFrame:
-    """Returns a table with one row per setting of a task: all metrics over seeds."""
-    select_by = TASKS[groups["task"].iloc[0]].select_by
-    rows = [
-        {
-            **_over_seeds("setting", own, _shown(groups)),
-            "95 % t interval": format_known(
-                100 * _summary(own, "valid", select_by).half_width, "± {:.2f}"
-            ),
-            "steps": _steps(own),
-        }
-        for own in groups.to_dict("records")
-    ]
-    return pd.DataFrame(rows)
-
-
-def runs_table(groups: pd.DataFrame) -> pd.DataFrame:
-    """Returns a table with one row per run of a task: metrics with standard errors over examples."""
-    rows = [
-        {
-            "run": run["name"],
-            "setting": own["name"],
-            "seed": str(run["seed"]),
-            **{
-                _title(*name): format_spread(100 * run[".".join(name)], 100 * _error(run, *name))
-                for name in _shown(groups)
-                if not math.isnan(run.get(".".join(name), math.nan))
-            },
-            "examples": format_known(run.get("valid_examples"), "{:,.0f}"),
-            "best step": f"{run['best_step']:,} of {run['done_steps']:,}",
-            "s per step": format_3sf(run["step_seconds"]),
-            "device": run["device"] or NOTHING,
-        }
-        for own in groups.to_dict("records")
-        for run in own["runs"]
-    ]
-    return pd.DataFrame(rows).fillna(NOTHING)
-
-
 def pretraining_table(groups: pd.DataFrame) -> pd.DataFrame:
     """Returns a table with one row per pretrained model, and the context-free baselines."""
     rows = []
     for own in groups.to_dict("records"):
         run = own["runs"][0]
         millions = run.get("parameters", math.nan) / 1e6
+        over_seeds = {}
+        for name in PRETRAINING_METRICS:
+            summary = _summary(own, "valid", name)
+            known = [x for x in (summary.mean, summary.deviation) if not math.isnan(x)]
+            over_seeds[TITLES[name]] = " ± ".join(_plain(x, name) for x in known) or NOTHING
         rows.append(
             {
-                **_over_seeds("model", own, [("valid", name) for name in PRETRAINING_METRICS]),
+                "model": own["name"] + (", partial" if own["is_partial"] else ""),
+                "seeds": ", ".join(str(one["seed"]) for one in own["runs"]),
+                **over_seeds,
                 "parameters, M": format_known(millions, "{:,.1f}"),
                 "steps": _steps(own),
                 "held-out pairs": format_known(run.get("valid_examples"), "{:,.0f}"),
             }
         )
-    known = baselines(groups)
+    baseline = baselines(groups)
     trivial = {
         "model": "most frequent token and constant order (accuracies), unigram frequencies (loss)",
         **{
-            TITLES[name]: _plain(known[name], name) for name in PRETRAINING_METRICS if name in known
+            TITLES[name]: _plain(baseline[name], name)
+            for name in PRETRAINING_METRICS
+            if name in baseline
         },
     }
-    return in_sections({"": rows, "Without context": [trivial] if known else []})
+    return in_sections({"": rows, "Without context": [trivial] if baseline else []})
 
 
 def baselines(groups: pd.DataFrame) -> Mapping[str, float]:
@@ -212,21 +183,6 @@ def baselines(groups: pd.DataFrame) -> Mapping[str, float]:
 def _summary(group: Mapping[str, Any], split: str, metric: str) -> Summary:
     """Returns statistics of a metric over seeds; NaN if a run lacks it."""
     return summarize([run.get(f"{split}.{metric}", math.nan) for run in group["runs"]])
-
-
-def _over_seeds(
-    heading: str, group: Mapping[str, Any], names: Sequence[tuple[str, str]]
-) -> dict[str, str]:
-    """Returns the first cells of a group's row: its name under a heading, seeds, and metrics over seeds."""
-    row = {
-        heading: group["name"] + (", partial" if group["is_partial"] else ""),
-        "seeds": ", ".join(str(run["seed"]) for run in group["runs"]),
-    }
-    for split, metric in names:
-        summary = _summary(group, split, metric)
-        known = [x for x in (summary.mean, summary.deviation) if not math.isnan(x)]
-        row[_title(split, metric)] = " ± ".join(_plain(x, metric) for x in known) or NOTHING
-    return row
 
 
 def _steps(group: Mapping[str, Any]) -> str:
@@ -321,21 +277,6 @@ def _error(run: Mapping[str, Any], split: str, metric: str) -> float:
     if math.isnan(known) and metric == "accuracy" and examples > 0:
         return binomial_error(run[f"{split}.{metric}"], examples)
     return known
-
-
-def _shown(groups: pd.DataFrame) -> list[tuple[str, str]]:
-    """Returns all (split, metric) pairs that exist in the runs of a task, in the order of the task."""
-    runs = [run for own in groups["runs"] for run in own]
-    return [
-        (split, metric)
-        for split in SPLIT_TITLES
-        for metric in metrics_of(groups["task"].iloc[0])
-        if any(not math.isnan(run.get(f"{split}.{metric}", math.nan)) for run in runs)
-    ]
-
-
-def _title(split: str, metric: str) -> str:
-    return SPLIT_TITLES[split] + TITLES[metric]
 
 
 def _plain(value: float, metric: str) -> str:

@@ -68,6 +68,7 @@ def write_pretraining(folder, *, seed=3, attention="nystrom", accuracy=0.3, conf
     sections = {
         "data": {"dir": "/somewhere/text", "max_len": 128, "tokenizer": ""},
         "attention": {"name": attention, **options},
+        "objective": {"order_weight": 1.0},
         "init": {"checkpoint": ""},
         "train": {"total_steps": 300, "seed": seed},
     }

@@ -10,13 +10,7 @@ import pytest
 
 from language.finetune.glue_tasks import TASKS
 from language.report.__main__ import main
-from language.report.tables import (
-    gains_table,
-    pretraining_table,
-    runs_table,
-    settings_table,
-    table_2,
-)
+from language.report.tables import gains_table, pretraining_table, read, table_2
 from tests.language.report.runs import groups_in, write_glue, write_pretraining
 
 LABELS = np.array([0, 1, 0, 1, 1, 0, 1])
@@ -75,16 +69,19 @@ def test_table_2_shows_the_best_of_several_settings_and_prefers_complete_ones(tm
     assert list(table_2(groups_in(tmp_path)).columns) == ["model", "SST-2"]
 
 
-def test_settings_and_runs_have_all_metrics(tmp_path):
+def test_diverged_and_unfinished_runs_are_named_as_left_out(tmp_path, capsys):
     for seed in range(3):
-        early = {"last_step": 220} if seed == 2 else {}
-        write_glue(tmp_path / f"{seed}", "mrpc", seed=seed, value=0.8 + seed / 100, **early)
-    groups = groups_in(tmp_path)
-    table = settings_table(groups)
-    assert list(table.columns)[2:4] == ["F1, %", "accuracy, %"]
-    assert rows(table)["nystrom"][:4] == ["0, 1, 2", "81.00 ± 1.00", "81.00 ± 1.00", "± 2.48"]
-    assert table["steps"].tolist() == ["273 ± 46"]
-    assert rows(runs_table(groups))["1"][2:4] == ["81.00 ± 1.50", "81.00 ± 1.50"]
+        write_glue(tmp_path / f"{seed}", seed=seed, value=0.8)
+    (tmp_path / "1" / "result.json").write_text('{"state": "diverged", "step": 7}')
+    (tmp_path / "2" / "result.json").unlink()
+    runs, left_out = read([tmp_path])
+    assert list(runs["seed"]) == [0]
+    assert left_out == [
+        "1 is left out: it diverged at step 7.",
+        "2 is left out: it is not finished at step 0.",
+    ]
+    with pytest.raises(FileNotFoundError, match="diverged"):
+        read([tmp_path / "1"])
 
 
 def test_pretraining_has_metrics_and_baselines(tmp_path):
@@ -167,9 +164,6 @@ def test_page_and_files_are_complete(tmp_path, capsys):
         "## Fine-tuning compared with the paper",
         "## Gains of pretraining",
         "## Pretraining",
-        "## MNLI",
-        "## CoLA",
-        "## IMDb",
         "## How it was measured",
     ]
     assert "with standard errors: IMDb +14.29 ± 14.29 (nystrom)" in page
