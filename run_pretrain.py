@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str] | None) -> int:
     flags = configs.parse(
-        training.parser_of("run_pretrain.py", __doc__, training.MODES | {"data": training.DATA}),
+        training.parser_of("run_pretrain.py", __doc__, training.MODES),
         arguments,
         "configs/pretrain.py[:SIZE[,attention=NAME][,option=value …]]",
         "configs/pretrain.py:small",

@@ -6,11 +6,10 @@ import io
 import logging
 import math
 import os
-import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
@@ -66,15 +65,12 @@ def number(kind: type, least: float, most: float = math.inf) -> Callable[[str], 
     return convert
 
 
-def run_to_end(
-    name: str, act: Callable[[], int | None], flags: Mapping[str, str] | None = None
-) -> int:
+def run_to_end(name: str, act: Callable[[], int | None]) -> int:
     """Runs `act`, a command with parsed flags; returns its exit code, or that of its exception.
 
     Args:
       name: The command, for error messages.
       act: Returns the exit code; None for 0.
-      flags: The command's flag for each config key, such as {"data.dir": "--dir"}, for error messages.
     """
     is_interrupted = False
     # The training loop installs handlers that save. Before and after it, SIGTERM ends the program.
@@ -89,7 +85,7 @@ def run_to_end(
         print(f"{name}: stopped by Ctrl-C", file=sys.stderr)
         code, is_interrupted = 130, True
     except Exception as error:
-        code = _report(name, error, flags or {})
+        code = _report(name, error)
     hosts = sys.modules.get("nystromformer_jax.training.hosts")
     if hosts and (is_interrupted or 0 < code < 128):  # after a signal, all processes end together
         # The other processes may run on, and a normal exit would wait for them.
@@ -97,7 +93,7 @@ def run_to_end(
     return code
 
 
-def _report(name: str, error: Exception, flags: Mapping[str, str]) -> int:
+def _report(name: str, error: Exception) -> int:
     """Prints the message of an exception, or the traceback of a bug; returns the exit code."""
     code = _exit_code(error)
     if code is None:
@@ -106,8 +102,7 @@ def _report(name: str, error: Exception, flags: Mapping[str, str]) -> int:
     if code >= 128:  # stopped by a signal
         print(error, file=sys.stderr)
         return code
-    message = rename_keys(" ".join(message_of(error).split()), flags)
-    print(f"{name}: {message}", file=sys.stderr)
+    print(f"{name}: {' '.join(message_of(error).split())}", file=sys.stderr)
     if type(error).__name__ == "ProcessLost":  # waiting for the other processes would hang
         sys.stdout.flush()
         os._exit(code)
@@ -124,12 +119,6 @@ def _exit_code(error: Exception) -> int | None:
     from nystromformer_jax.training.errors import exit_code_of  # needs the extra `lra`
 
     return exit_code_of(error)
-
-
-def rename_keys(message: str, flags: Mapping[str, str]) -> str:
-    """Replaces config keys in a message, with or without `--config.`, with their `flags`."""
-    key = r"(?<![\w./-])(?:--config\.)?(\w+\.\w+)\b"  # not inside a path
-    return re.sub(key, lambda match: flags.get(match[1], match[0]), message)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ DATA = "prepares and describes the data, and trains nothing"
 # the program chooses; None: if the command line does not set the key.
 KEPT = {"train.accumulation": 0, "data.group_by_length": None, "data.base_len": None}
 EVERYTHING = "Everything is in {folder}."
-MODES = {"train": "trains, or resumes a run", "eval": EVAL, "check": CHECK}
+MODES = {"train": "trains, or resumes a run", "eval": EVAL, "check": CHECK, "data": DATA}
 
 
 def parser_of(program: str, description: str | None, modes: Mapping[str, str]) -> commands.Parser:
@@ -85,8 +85,8 @@ def run(
 
     Args:
       flags: Parsed flags.
-      trainer: Module with `prepare`, `train`, `evaluate_checkpoint` and `describe_result`, and with
-        `describe_data` if the program has --mode=data.
+      trainer: Module with `prepare`, `train`, `evaluate_checkpoint`, `describe_result` and
+        `describe_data`.
       load: Returns the data of a prepared run.
       make_spec: Returns its `TrainSpec`, for --mode=check.
       where: Sentence about the folder.

@@ -256,6 +256,13 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
     return result
 
 
+def describe_data(run: Run, task: Task) -> str:
+    """Checks all hashes of the data; returns hashes, statistics and the first training examples."""
+    from lra.data import statistics  # loads pandas
+
+    return statistics.describe_data(task, data.describe(run.data.task))
+
+
 def evaluate_checkpoint(
     run: Run, task: Task, workdir: Workdir, *, test: bool = True
 ) -> dict[str, Any]:

@@ -93,15 +93,6 @@ def test_output_that_cannot_be_written(tmp_path):
     assert print_to(subprocess.DEVNULL, closed).returncode == 0
 
 
-def test_config_keys_in_errors_are_renamed_to_flags(capsys):
-    message = "data.seed is 1: pass --config.data.dir, not data.other or a/data.seed/b"
-    flags = {"data.dir": "--dir", "data.seed": "--seed"}
-    assert run_to_end("name", raising(ValueError(message)), flags) == 2
-    assert capsys.readouterr().err == (
-        "name: --seed is 1: pass --dir, not data.other or a/data.seed/b\n"
-    )
-
-
 def test_other_ends_of_a_command(capsys):
     assert run_to_end("name", lambda: 3) == 3
     with pytest.raises(SystemExit) as ended:

@@ -61,6 +61,15 @@ def test_invalid_flags_print_one_line_and_exit_with_2(in_repository, arguments, 
     assert_refused(call("run_lra", *arguments), "run_lra", word)
 
 
+def test_data_are_verified_and_described(in_repository):
+    words = ["--config=configs/listops_short.py", "--mode=data", "--config.data.workers=1"]
+    answer = call("run_lra", *words, "--config.data.examples=3")
+    assert answer.code == 0, answer
+    assert "all hashes verified" in answer.output
+    assert "| train | 3 | 3 |" in answer.output
+    assert re.search(r"Training example 1, label \d:\n\[", answer.output)
+
+
 @pytest.mark.slow(minutes=0.8)
 def test_thirty_steps_stay_within_one_and_a_half_times_the_plan(tmp_path):
     """Freed memory returns to the system. With a heap that only grows, it was four times the plan."""

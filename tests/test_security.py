@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from lra.data.__main__ import main as prepare
+from tests.programs import call
 from tests.training import tiny
 
 ROOT = Path(__file__).parent.parent
@@ -34,6 +34,7 @@ def test_a_run_writes_no_environment_variables(tmp_path, monkeypatch):
     assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 
-def test_missing_data_are_an_error_and_never_downloaded(capsys):
-    assert prepare(["text"]) == 2
-    assert "--data_dir" in capsys.readouterr().err
+def test_missing_data_are_an_error_and_never_downloaded(in_repository):
+    answer = call("run_lra", "--config=configs/text.py", "--mode=data")
+    assert answer.code == 2
+    assert "--config.data.dir" in answer.errors

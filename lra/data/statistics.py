@@ -1,4 +1,4 @@
-"""Statistics of the data of a task: sizes, labels, lengths, examples shared by splits."""
+"""Describes the data of a task: hashes, sizes, labels, lengths, examples shared by splits."""
 
 import hashlib
 import itertools
@@ -7,12 +7,33 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from dataprep import cache
 from lra.data.baselines import baselines
-from lra.data.task import Split, Task
+from lra.data.task import Split, Task, TaskInfo
 from reporting.tables import lengths_cell
 from reporting.tables import markdown as markdown_table
 
+EXAMPLES = 2  # training examples in a description
 MAX_CLASSES = 20  # with more classes, only the range of their shares is shown
+
+
+def describe_data(task: Task, info: TaskInfo) -> str:
+    """Checks all hashes of a task's data; returns hashes, statistics and the first training examples."""
+    num_bytes = cache.check(task.folder)
+    official = ""
+    if info.official_sha256 == task.sha256:
+        official = ", as prepared from the official files with seed 0."
+    elif info.official_sha256:
+        official = f"; the hash of the official files with seed 0 is {info.official_sha256}."
+    shown = range(min(EXAMPLES, len(task.splits["train"])))
+    return "\n".join(
+        [
+            f"{task.name}: {num_bytes / 2**20:,.1f} MiB in {task.folder}, all hashes verified.",
+            f"SHA-256 {task.sha256}{official}\n",
+            markdown(task, info.num_classes),
+            *(_format_example(task, row, is_image=bool(info.num_pixels)) for row in shown),
+        ]
+    )
 
 
 def markdown(task: Task, num_classes: int) -> str:
@@ -43,6 +64,19 @@ def markdown(task: Task, num_classes: int) -> str:
         texts = np.unique(np.concatenate([split.numbers for split in task.splits.values()]))
         paragraphs += [f"The pairs consist of {len(texts):,} distinct texts."]
     return "\n\n".join(paragraphs) + "\n"
+
+
+def _format_example(task: Task, row: int, *, is_image: bool) -> str:
+    """Returns the training example in `row` as text."""
+    split = task.splits["train"]
+    *sequences, label = split[row]
+    names = [task.class_names[one] for one in np.ravel(label)] if task.class_names else []
+    name = f" ({', '.join(names)})" if names else ""
+    texts = [task.decode(sequence) for sequence in sequences]
+    if not is_image:
+        texts = [text if len(text) <= 400 else f"{text[:400]} …" for text in texts]
+    kind = "example" if split.pairs is None else "pair"
+    return "\n".join([f"Training {kind} {row}, label {label}{name}:", *texts, ""])
 
 
 def _shares(shares: npt.NDArray[np.float64]) -> str:

@@ -241,9 +241,7 @@ def test_a_run_is_evaluated_reported_and_drawn(my_project, tmp_path):
     evaluated = finish(start("run_lra.py", "--mode=eval", f"--workdir={folder}", PYTHONPATH=path))
     accuracy = re.search(r"test accuracy \S+", trained.output)[0]
     assert accuracy in evaluated.output
-    described = finish(
-        start("-m", "lra.data", "my_package.majority:MAJORITY", PYTHONPATH=path)
-    ).output
+    described = finish(start("run_lra.py", "--mode=data", words[1], PYTHONPATH=path)).output
     assert "| train | 512 | 512 |" in described
     finish(start("-m", "lra.report", tmp_path / "runs", "--out", tmp_path / "report"))
     table = (tmp_path / "report.runs.csv").read_text()
