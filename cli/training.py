@@ -122,7 +122,7 @@ def run(
         had_finished = workdir.result is not None and not evaluates
         advice = (
             "split batches with --config.train.accumulation=PARTS, in another --workdir if the run has"
-            " begun. run_plan.py prints how many parts fit."
+            " begun. run_plan.py plans the memory of a step."
         )
         if evaluates:
             advice = "pass a smaller --config.eval.batch_size, together with --config."

@@ -216,7 +216,7 @@ def recall_groups(groups: pd.DataFrame) -> pd.DataFrame:
 def _natural(label: str) -> tuple[Hashable, ...]:
     """Returns a sort key: letters first, then numbers by size."""
     name, _, number = label.partition(",")[0].partition("-")
-    return name, int(number) if number.isdigit() else 0, label
+    return name, int(number) if number.isdecimal() else 0, label
 
 
 def _cell(group: Mapping[str, Any] | None, include_partial: bool) -> str:

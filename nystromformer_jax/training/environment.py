@@ -129,7 +129,7 @@ def machine_bytes() -> int | float:
 
 def cpu_threads() -> int:
     """Returns the size of XLA's CPU thread pool, which affects the rounding of sums."""
-    if os.environ.get("NPROC", "").isdigit():
+    if os.environ.get("NPROC", "").isdecimal():
         return int(os.environ["NPROC"])
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -1,7 +1,6 @@
 """Checksums of checkpoints: one per file, stored in the folder of the checkpoint.
 
 Checksums are written before the folder gets its final name, so every complete checkpoint has them.
-Checkpoints from versions without checksums are not checked.
 """
 
 import itertools
@@ -84,17 +83,11 @@ def warn_if_damaged(checkpoints: Path, best_step: int) -> None:
 
 
 def _damage(checkpoints: Path, step: int) -> str | None:
-    """Returns a description of a checkpoint's damage; None if it is intact or has no checksums."""
+    """Returns a description of a checkpoint's damage; None if it is intact."""
     folder = checkpoints / str(step)
     file = folder / HASHES
     if not folder.is_dir():
         return f"{folder} is missing"
-    if not file.exists():
-        earlier = [other for other in saved_steps(checkpoints) if other < step]
-        if any((checkpoints / str(other) / HASHES).exists() for other in earlier):
-            return f"{file} is missing"
-        _logger.warning("%s has no hashes, so it is used without a check.", folder)
-        return None
     try:
         for name, expected in read_json(file)["sha256"].items():
             file = folder / name
@@ -112,7 +105,7 @@ def _damage(checkpoints: Path, step: int) -> str | None:
 def saved_steps(checkpoints: Path) -> list[int]:
     """Returns the steps that have a checkpoint folder, in ascending order."""
     folders = checkpoints.iterdir() if checkpoints.is_dir() else ()
-    return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
+    return sorted(int(folder.name) for folder in folders if folder.name.isdecimal())
 
 
 def _unused(path: Path) -> Path:

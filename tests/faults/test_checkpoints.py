@@ -136,15 +136,6 @@ def test_damaged_best_checkpoint_warns_on_resume_and_raises_at_the_end(tmp_path,
     assert f"({damaged} is corrupt): restore it from a copy" in str(refused.value)
 
 
-def test_checkpoints_without_hashes_are_used_with_a_warning(finished, run, caplog):
-    shutil.rmtree(run / "checkpoints/30")
-    for file in (run / "checkpoints").glob("*/hashes.json"):
-        file.unlink()
-    tiny.train(run, tiny.SAVES_OFTEN)
-    assert f"{run}/checkpoints/25 has no hashes, so it is used without a check" in caplog.text
-    tiny.assert_same_run(finished, run)
-
-
 def test_step_is_renamed_only_after_its_hashes_are_written(tmp_path, monkeypatch):
     def full_at_step_10(step_folder):
         if step_folder.name.startswith("10."):
