@@ -2,13 +2,9 @@
 
 import hashlib
 import importlib
-import pkgutil
-import sys
 import traceback
 from pathlib import Path
 from typing import Any
-
-from nystromformer_jax.support.spelling import nearest
 
 
 def is_plugin(name: object) -> bool:
@@ -30,21 +26,21 @@ def load_plugin(name: str, kind: type, description: str) -> Any:
       description: The required object in error messages, such as "a class".
 
     Raises:
-      ValueError: The module or the object does not exist, or the object is not a `kind`.
-      ImportError: The module raised an error; the message contains that error and its line.
+      ImportError: The module or the object does not exist, or the module raised an error, which the message
+        contains.
+      ValueError: The object is not a `kind`.
     """
     path, _, attribute = name.partition(":")
-    if not all(part.isidentifier() for part in [*path.split("."), attribute]):
-        raise ValueError(f"{name!r} is not of the form module:name, such as my_package.mine:Mine.")
-    module = _import(path)
-    if not hasattr(module, attribute):
-        known = [
-            found
-            for found, value in vars(module).items()
-            if isinstance(value, kind) and not found.startswith("_")
-        ]
-        raise ValueError(f"{path} has no {attribute!r}{nearest(attribute, known)}")
-    found = getattr(module, attribute)
+    try:
+        found = getattr(importlib.import_module(path), attribute)
+    except Exception as error:
+        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if not isinstance(error, ImportError | AttributeError | SyntaxError):
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            message += f" ({place.filename}, line {place.lineno})"
+        raise ImportError(
+            f"{name} cannot be imported: {message}. Install its package, or add its folder to PYTHONPATH."
+        ) from error
     if not isinstance(found, kind):
         raise ValueError(f"{name} must be {description}, not {found!r}.")
     return found
@@ -60,32 +56,3 @@ def source_sha256(name: str) -> str:
     for found in files:
         digest.update(str(found.relative_to(package)).encode() + found.read_bytes())
     return digest.hexdigest()
-
-
-def _import(path: str) -> Any:
-    try:
-        return importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
-            raise _of_module(path, error) from error
-        parent, _, missing = error.name.rpartition(".")
-        if not parent:
-            raise ValueError(
-                f"No module {missing!r} to import {path} from: install its package, or add its folder"
-                " to PYTHONPATH."
-            ) from None
-        if parent not in sys.modules:  # the package itself raised the error
-            raise _of_module(path, error) from error
-        package = getattr(sys.modules[parent], "__path__", [])
-        known = [module.name for module in pkgutil.iter_modules(package)]
-        raise ValueError(f"{parent} has no module {missing!r}{nearest(missing, known)}") from None
-    except Exception as error:
-        raise _of_module(path, error) from error
-
-
-def _of_module(path: str, error: Exception) -> ImportError:
-    """Returns an ImportError with the message and the place of an error that a module raised."""
-    message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    at = "" if isinstance(error, SyntaxError) else f" ({place.filename}, line {place.lineno})"
-    return ImportError(f"{path} cannot be imported: {message}{at}")
