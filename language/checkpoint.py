@@ -3,8 +3,6 @@
 import dataclasses
 import hashlib
 import importlib.util
-import logging
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
@@ -20,7 +18,6 @@ from nystromformer_jax.backbone import PRESETS, AttentionName
 from nystromformer_jax.pretrained import from_pretrained, read_config, save_pretrained
 from nystromformer_jax.pretrained.config_json import MAX_TEXT_LEN
 from nystromformer_jax.pretrained.files import weight_files
-from nystromformer_jax.pretrained.names import ROBERTAS
 from nystromformer_jax.support.spelling import nearest
 from nystromformer_jax.training import (
     Workdir,
@@ -30,24 +27,10 @@ from nystromformer_jax.training import (
     writing_to,
 )
 
-_logger = logging.getLogger(__name__)
-
 # Keys of the section "model" that are allowed with a checkpoint. The checkpoint sets all other keys.
 CHECKPOINT_OVERRIDES = ("dropout_rate", "attention_dropout_rate", "dtype")
 # Fields of `NystromformerConfig` in the section "attention", besides the name.
 ATTENTION_FIELDS = (*DEFAULTS, "conv_kernel_size", "implementation")
-# Key of config.json: (tokenizer attribute with the same id, default that transformers writes). The defaults
-# are RoBERTa's ids for every Nyströmformer, and 0 for the padding of every BERT, also with a tokenizer of
-# XLM-RoBERTa. So a default is not compared with the tokenizer.
-SPECIAL_IDS: Mapping[str, tuple[str, int | None]] = {
-    "pad_token_id": ("pad_id", 1),
-    "bos_token_id": ("cls_id", 0),
-    "eos_token_id": ("sep_id", 2),
-    "cls_token_id": ("cls_id", None),
-    "sep_token_id": ("sep_id", None),
-    "mask_token_id": ("mask_id", None),
-    "unk_token_id": ("unk_id", None),
-}
 
 
 def require_packages() -> None:
@@ -94,20 +77,7 @@ def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> 
     fields.pop("vocab_size", None)
     changes = {**model, **attention, **fields}
     from_mapping(NystromformerConfig, {"vocab_size": 1, **changes}, "model")  # to validate them
-    found = read_config(init.folder, quirks=init.quirks, **changes)
-    # Read again without changes, to compare.
-    unchanged = read_config(init.folder, attention=found.attention)
-    ours, theirs = found.max_len, unchanged.max_len
-    if ours != theirs:
-        how = "repeats them" if ours > theirs else "uses the first ones"
-        _logger.info("%s has %d positions; data.max_len=%d %s.", init.checkpoint, theirs, ours, how)
-    rate = unchanged.classifier_dropout_rate
-    if rate is not None and found.classifier_dropout_rate is None:
-        sentence = (
-            "%s has a dropout rate of %s before its classifier; model.dropout_rate=%s replaces it."
-        )
-        _logger.info(sentence, init.checkpoint, rate, found.dropout_rate)
-    return found
+    return read_config(init.folder, quirks=init.quirks, **changes)
 
 
 def _attention_fields(section: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,40 +155,11 @@ def record_weights(init: InitConfig, workdir: Workdir) -> str:
     return sha256
 
 
-def check_tokenizer(tokenizer: Tokenizer, config: NystromformerConfig, init: InitConfig) -> None:
-    """Validates that a tokenizer matches the initial weights of a run.
-
-    Logs a warning if the embedding has more rows than the tokenizer has tokens, unless the number of tokens
-    is rounded up to a multiple of 8, 64 or 128.
-
-    Raises:
-      ValueError: The tokenizer has more tokens than the embedding has rows. If the run uses the weights
-        of the checkpoint, the error is also raised if a special token has a different id in the
-        checkpoint's config.json.
-    """
+def check_tokenizer(tokenizer: Tokenizer, config: NystromformerConfig) -> None:
+    """Raises ValueError if a tokenizer has more tokens than the embedding of the model has rows."""
     size, rows = tokenizer.vocab_size, config.vocab_size
     if size > rows:
         raise _mismatch(f"The tokenizer has {size:,} tokens and the model {rows:,}")
-    if not init.reads_weights:
-        return
-    if rows not in (multiple * math.ceil(size / multiple) for multiple in (1, 8, 64, 128)):
-        _logger.warning(
-            "The tokenizer has %d tokens, and the embedding of %s has %d rows: the others stay unused.",
-            size,
-            init.checkpoint,
-            rows,
-        )
-    kind = config.metadata.get("model_type")
-    for key, (attribute, placeholder) in SPECIAL_IDS.items():
-        theirs, ours = config.metadata.get(key), getattr(tokenizer, attribute)
-        if not isinstance(theirs, int) or theirs == ours or ours is None:
-            continue
-        defaults = {placeholder, *([0] if (kind, key) == ("bert", "pad_token_id") else [])}
-        if kind in ROBERTAS or theirs not in defaults:
-            raise _mismatch(
-                f"{init.checkpoint} has {key} = {theirs} in its config.json, and the tokenizer has"
-                f" {ours}"
-            )
 
 
 def _mismatch(difference: str) -> ValueError:

@@ -102,7 +102,7 @@ def open_tokenizer(run: Pretraining) -> Tokenizer | None:
     if not run.data.tokenizer:
         return None
     tokenizer = load_tokenizer(run.data.tokenizer, lowercase=run.data.lowercase)
-    check_tokenizer(tokenizer, run.model(tokenizer.vocab_size).config, run.init)
+    check_tokenizer(tokenizer, run.model(tokenizer.vocab_size).config)
     check_same_vocabulary(tokenizer, run.init)
     tokenizer.word_starts()  # an error if it does not mark words
     return tokenizer

@@ -194,7 +194,7 @@ def open_tokenizer(run: FineTuning) -> Tokenizer:
         for its special tokens.
     """
     tokenizer = load_tokenizer(run.init.folder)
-    check_tokenizer(tokenizer, run.model.config, run.init)
+    check_tokenizer(tokenizer, run.model.config)
     least = 4 + tokenizer.pair_separators  # [CLS], [SEP] at the end, and one token of each text
     if isinstance(run.task, SequenceTask) and len(run.task.texts) == 2 and run.data.max_len < least:
         raise ValueError(
