@@ -5,9 +5,6 @@ python run_finetune.py --config=configs/glue.py:sst2 …
 """
 
 import argparse
-import contextlib
-import itertools
-import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -23,10 +20,6 @@ MODES = {
     "check": training.CHECK,
     "data": training.DATA,
 }
-GRID: dict[str, tuple[type, str]] = {  # of --search
-    "batch_sizes": (int, "8,16,32"),
-    "learning_rates": (float, "2e-5,3e-5,4e-5,5e-5"),
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +29,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str] | None) -> int:
     parser = training.parser_of("run_finetune.py", __doc__, MODES)
-    training.add_seeds(parser)
     text = (
         "for --mode=predict: a file like the training file; for GLUE and IMDb a table with a header"
     )
@@ -44,28 +36,16 @@ def _main(arguments: Sequence[str] | None) -> int:
     parser.add_argument("--output", help="for --mode=predict: the file of predictions to write")
     text = "for --mode=predict: add the probability of every label; a .jsonl file always has it"
     commands.add_switch(parser, "scores", False, text)
-    text = (
-        "run all --batch_sizes × --learning_rates and name the best on validation; --workdir is then the"
-        " folder of all runs, by default runs/<config>-<argument>-search"
-    )
-    commands.add_switch(parser, "search", False, text)
-    for name, (_, default) in GRID.items():
-        parser.add_argument(f"--{name}", help=f"for --search; default {default}")
     flags = configs.parse(
         parser,
         arguments,
         "configs/finetune.py:KIND or configs/glue.py:TASK, then [,attention=NAME][,option=value …]",
         "configs/finetune.py:classification",
     )
-    for name in GRID:
-        if getattr(flags, name) is not None and not flags.search:
-            raise ValueError(f"--{name} needs --search")
     if flags.mode == "predict":
         _require_own_flags(flags)
     elif flags.input or flags.output or flags.scores:
         raise ValueError("--input, --output and --scores need --mode=predict")
-    if flags.search or flags.seeds > 1:
-        return _run_jobs(flags)
     if flags.mode in ("predict", "export") and training.has_hosts(flags):
         raise ValueError(
             f"--mode={flags.mode} runs in one process: leave --distributed and --coordinator out"
@@ -104,54 +84,12 @@ def _use_model(flags: argparse.Namespace) -> int:
     return 0
 
 
-def _run_jobs(flags: argparse.Namespace) -> int:
-    """Runs the seeds of `--seeds`, or the batch sizes and learning rates of `--search`."""
-    given = flags.config
-    if not flags.search:
-        settings = training.seeds_of(flags.workdir, given, flags.seeds)
-        folder = training.run_folder(flags.workdir, given, "-seeds", alone=True)
-        return training.run_jobs(given, settings, folder, flags)
-    if flags.seeds > 1:
-        raise ValueError(
-            "--search uses one seed: leave --seeds out, and choose the seed with --config.train.seed."
-        )
-    first = configs.first_seed(given.sections)
-    base = training.run_folder(flags.workdir, given, "-search", alone=True)
-    settings = {
-        base / f"batch{batch_size}-rate{rate}-seed{first}": {
-            "train.seed": first,
-            "train.batch_size": size,
-            "optimizer.learning_rate": number,
-        }
-        for (batch_size, size), (rate, number) in itertools.product(
-            *(_numbers(name, getattr(flags, name)) for name in GRID)
-        )
-    }
-    return training.run_jobs(given, settings, base, flags, chooses=True)
-
-
-def _numbers(name: str, text: str | None) -> list[tuple[str, Any]]:
-    """Returns the numbers of a flag for --search, each with its text."""
-    kind, default = GRID[name]
-    texts = [one.strip() for one in (default if text is None else text).split(",")]
-    with contextlib.suppress(ValueError):
-        numbers = [kind(one) for one in texts]
-        if all(0 < number < math.inf for number in numbers):
-            return list(zip(texts, numbers, strict=True))
-    raise ValueError(f"--{name} needs positive numbers separated by commas, got {text!r}")
-
-
 def _require_own_flags(flags: argparse.Namespace) -> None:
     """Raises ValueError unless the flags are those of --mode=predict."""
-    for name, given in (
-        ("config", flags.config),
-        ("seeds", flags.seeds > 1),
-        ("search", flags.search),
-    ):
-        if given:
-            raise ValueError(
-                f"--mode=predict uses the model and the config in --workdir: leave --{name} out"
-            )
+    if flags.config:
+        raise ValueError(
+            "--mode=predict uses the model and the config in --workdir: leave --config out"
+        )
     if not (flags.workdir and flags.input and flags.output):
         raise ValueError(
             "--mode=predict needs --workdir=RUN of a finished run, --input=FILE and --output=FILE"

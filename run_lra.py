@@ -14,7 +14,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str] | None) -> int:
     parser = training.parser_of("run_lra.py", __doc__, training.MODES)
-    training.add_seeds(parser)
     text = "evaluate the test set at the end; the same command with it does so after --notest"
     commands.add_switch(parser, "test", True, text)
     flags = configs.parse(
@@ -23,16 +22,6 @@ def _main(arguments: Sequence[str] | None) -> int:
         "configs/TASK.py, or configs/TASK.py:ATTENTION[,option=value …]",
         "configs/listops.py",
     )
-    if flags.seeds > 1:
-        from launch import jobs
-
-        return training.run_jobs(
-            flags.config,
-            training.seeds_of(flags.workdir, flags.config, flags.seeds),
-            training.run_folder(flags.workdir, flags.config, "-seeds", alone=True),
-            flags,
-            *([] if flags.test else [jobs.NEVER_TEST]),
-        )
     training.initialize(flags)
     from lra import data, train
 

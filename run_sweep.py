@@ -1,6 +1,6 @@
-"""Trains many runs of the Long Range Arena: tasks × attentions × values × seeds, here or on a cluster.
+"""Trains many runs of any program: configs × values × seeds, here or on a cluster.
 
-    python run_sweep.py --tasks=listops,text --attentions=nystrom,softmax --seeds=5 --workdir=runs/table
+    python run_sweep.py --configs configs/{listops,text}.py:{nystrom,softmax} --seeds=5 --workdir=runs/table
     python run_sweep.py --workdir=runs/table --status
 
 The commands of the runs are written to `jobs.txt` in the folder, and may be edited. The same command resumes:
@@ -40,15 +40,11 @@ def _main(arguments: Sequence[str] | None) -> int:
         text, code = status.table(found)
         print(text)
         return code
-    if flags.tasks:
-        names = [
-            f"{name if name.endswith('.py') else f'configs/{name}.py'}:{attention}{comma}{options}"
-            + (f",recipe={flags.recipe}" if flags.recipe else "")
-            for name, comma, options in (x.partition(",") for x in grid.split_names(flags.tasks))
-            for attention in grid.split_names(flags.attentions)
-        ]
+    if flags.configs:
+        programs = [configs.program_of(Path(one.partition(":")[0])) for one in flags.configs]
+        pairs = list(zip(programs, flags.configs, strict=True))
         values = grid.split_values(flags.set)
-        new = grid.expand(folder, names, values, flags.seeds, flags.data_dir)
+        new = grid.expand(folder, pairs, values, flags.seeds, flags.data_dir)
         for job in {job.setting: job for job in new}.values():
             check(job)
         merged = jobs.merge(found, new, folder)
@@ -56,7 +52,9 @@ def _main(arguments: Sequence[str] | None) -> int:
             jobs.write_jobs(folder, merged)
         found = merged
     if not found:
-        raise ValueError(f"{folder} has no jobs.txt: pass --tasks, such as --tasks=listops.")
+        raise ValueError(
+            f"{folder} has no jobs.txt: pass --configs, such as --configs configs/listops.py."
+        )
     todo = jobs.unfinished(found)
     print(f"Jobs in {folder / 'jobs.txt'}: {len(found)}, {len(todo)} of them to run.", flush=True)
     if flags.plan:
@@ -64,7 +62,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     if flags.submit and todo:
         print(cluster.submit(folder, todo, flags.submit, flags.workers, parameters))
         return 0
-    return runner.run_all(folder, found, flags.workers, "run_sweep.py")
+    return runner.run_all(folder, found, flags.workers)
 
 
 def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str, str | None]]:
@@ -72,26 +70,17 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
     parser = commands.parser_of("run_sweep.py", __doc__)
     add = parser.add_argument
     add("--workdir", required=True, help="folder of the sweep, with jobs.txt, logs/ and the runs")
-    add(
-        "--tasks",
-        default="",
-        help="files in configs/ such as listops,text, or paths of your own, with options",
-    )
-    add(
-        "--attentions",
-        default="nystrom",
-        help="attentions as after the colon of --config: nystrom,num_landmarks=32,softmax",
-    )
+    text = "values of --config of the programs, such as configs/listops.py:softmax"
+    add("--configs", nargs="+", default=[], metavar="FILE[:ARGUMENT]", help=text)
     add("--seeds", type=commands.number(int, 1), default=1, help="number of seeds, from 0")
     add(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE[,VALUE …]",
-        help="config values; with several, only the one with the highest validation accuracy is evaluated on"
-        " the test set",
+        help="config values; with several, only the setting with the highest validation accuracy is"
+        " evaluated on the test set of the benchmark",
     )
-    add("--recipe", default="", help="recipe=… of all configs, such as fast")
     add("--data_dir", default="", help="folder with the files of text, retrieval and image")
     add(
         "--workers",
@@ -116,21 +105,24 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
     flags = parser.parse_args(words)
     if parameters and not flags.submit:
         raise ValueError(f"Parameters of a cluster need --submit={' or --submit='.join(CLUSTERS)}.")
-    of_grid = ("attentions", "seeds", "set", "recipe", "data_dir")
+    of_grid = ("seeds", "set", "data_dir")
     given = [f"--{name}" for name in of_grid if getattr(flags, name) != parser.get_default(name)]
-    if given and not flags.tasks:
-        raise ValueError(f"{', '.join(given)}: without --tasks, the jobs of jobs.txt run.")
+    if given and not flags.configs:
+        raise ValueError(f"{', '.join(given)}: without --configs, the jobs of jobs.txt run.")
     return flags, parameters
 
 
 def check(job: jobs.Job) -> None:
     """Raises ValueError unless the config, the values and the task of a job are valid.
 
-    Values of the model and the attention are validated by name and type. The runs validate the rest, which
-    needs jax.
+    Values of the model and the attention, and those of language models, are validated by name and type. The
+    runs validate the rest, which needs jax.
     """
     _, texts = configs.split_dotted(job.command, "config")
-    given = configs.read(job.config, texts, "run_lra.py", "configs/listops.py")
+    program = job.command[1]
+    given = configs.read(job.config, texts, program, "configs/listops.py")
+    if program != "run_lra.py":
+        return
     schemas = {**SECTIONS, "data": DataConfig}
     sections = read_sections(given.sections, schemas, plain=["model", "attention"])
     check_task(sections["data"].task)

@@ -76,7 +76,7 @@ class Given:
             if option.startswith(("recipe=", "quirks="))
             and option not in ("recipe=paper", "quirks=none")
         ]
-        is_benchmark = file.parent == CONFIGS.resolve() and _program_of(file) == "run_lra.py"
+        is_benchmark = file.parent == CONFIGS.resolve() and program_of(file) == "run_lra.py"
         command = self.command(Path(sys.argv[0]).name, values, path=shown)
         return {
             **config,
@@ -105,7 +105,7 @@ def parse(
 
     Raises:
       ValueError: The config is missing or invalid, or belongs to another program. `--config` may be missing
-        if `--mode` reads the config of the one run in `--workdir`.
+        if `--mode` reads the config of the run in `--workdir`.
     """
     text = f"{form}; --config.SECTION.KEY=VALUE changes a value"
     parser.add_argument("--config", metavar="FILE", help=text)
@@ -117,8 +117,7 @@ def parse(
     for key in texts:
         raise ValueError(f"--config.{key} needs --config=FILE: pass both or neither.")
     mode = getattr(values, "mode", "")
-    is_one = getattr(values, "seeds", 1) == 1 and not getattr(values, "search", False)
-    if mode != "predict" and not (mode in FROM_FOLDER and values.workdir and is_one):
+    if mode != "predict" and not (mode in FROM_FOLDER and values.workdir):
         raise ValueError(f"pass --config={example}, or another file under configs/")
     return values
 
@@ -157,11 +156,11 @@ def read(value: str, texts: Mapping[str, str | None], program: str, example: str
         known = [
             f"configs/{one.name}"
             for one in CONFIGS.glob("[!_]*.py")
-            if program in ("run_plan.py", _program_of(one))
+            if program in ("run_plan.py", program_of(one))
             and "\ndef get_config(" in one.read_text(encoding="utf-8")
         ]
         raise ValueError(f"config file not found: {path!r} in {Path.cwd()}{nearest(path, known)}")
-    is_ours, own_program = file.parent == CONFIGS.resolve(), _program_of(file)
+    is_ours, own_program = file.parent == CONFIGS.resolve(), program_of(file)
     if is_ours and program not in ("run_plan.py", own_program):
         raise ValueError(
             f"{path} is a config of {own_program}: use that program, or a config such as {example}"
@@ -170,7 +169,7 @@ def read(value: str, texts: Mapping[str, str | None], program: str, example: str
     config = get_config(*([argument] if colon else []))
     sections = config.to_dict()
     if attention := texts.get("attention.name"):
-        option = attention if _program_of(file) == "run_lra.py" else f"attention={attention}"
+        option = attention if program_of(file) == "run_lra.py" else f"attention={attention}"
         raise ValueError(
             "--config.attention.name changes the name and not the options of the attention: pass"
             f" {option} and its options after the colon of --config."
@@ -182,7 +181,7 @@ def read(value: str, texts: Mapping[str, str | None], program: str, example: str
     return Given(path, argument, config.to_dict(), default, overrides)
 
 
-def _program_of(file: Path) -> str:
+def program_of(file: Path) -> str:
     """Returns the program that runs a file of configs/."""
     return LANGUAGE_CONFIGS.get(file.stem, "run_lra.py")
 

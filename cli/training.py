@@ -1,4 +1,4 @@
-"""Shared parts of the training programs: their flags, run folders, one run, and several runs.
+"""Shared parts of the training programs: their flags, the run folder, and one run.
 
 Flags are validated before jax is loaded.
 """
@@ -7,8 +7,6 @@ import argparse
 import contextlib
 import logging
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,12 +41,6 @@ def parser_of(program: str, description: str | None, modes: Mapping[str, str]) -
     text = "index of this process, from 0; needs --coordinator"
     add("--process_id", type=commands.number(int, 0), help=text)
     return parser
-
-
-def add_seeds(parser: argparse.ArgumentParser) -> None:
-    """Adds `--seeds`."""
-    text = "number of seeds to run, from train.seed, each in its own folder"
-    parser.add_argument("--seeds", type=commands.number(int, 1, 1000), default=1, help=text)
 
 
 def hosts_of(flags: argparse.Namespace) -> dict[str, Any]:
@@ -152,60 +144,6 @@ def explain_out_of_memory(advice: str) -> Iterator[None]:
         raise ValueError(message) from error
 
 
-def run_jobs(
-    given: Given,
-    settings: Mapping[Path, Mapping[str, Any]],
-    folder: Path,
-    flags: argparse.Namespace,
-    *flags_of_all: str,
-    chooses: bool = False,
-) -> int:
-    """Trains several runs, one after the other, each in a process of its own; returns the exit code.
-
-    The jobs and their logs are in `folder`, as those of run_sweep.py. This process does not load jax, because
-    it would take the memory of the accelerator from the runs.
-
-    Args:
-      given: The config of the runs.
-      settings: For each run folder, values of its config by dotted key.
-      folder: Of the jobs.
-      flags: Parsed flags; `--mode` must be train, and those of several processes unset.
-      flags_of_all: Further flags of the runs.
-      chooses: Print which setting is best on the validation set.
-
-    Raises:
-      ValueError: There are several processes, or another mode.
-    """
-    from launch import jobs, runner
-
-    if flags.mode not in ("train", "check") or has_hosts(flags):
-        raise ValueError(
-            "--seeds and --search start one run after the other, on this machine and with --mode=train: give"
-            " other modes and several hosts the command of one run, and its --workdir."
-        )
-    own = [
-        jobs.Job(
-            folder,
-            (*given.command(sys.argv[0], values), *flags_of_all, f"--workdir={run_folder}"),
-        )
-        for run_folder, values in settings.items()
-    ]
-    known = jobs.read_jobs(folder) if (folder / "jobs.txt").is_file() else []
-    if any(job.is_candidate for job in known):
-        raise ValueError(
-            f"{folder} has the jobs of a sweep that chooses values: pass another --workdir."
-        )
-    names = {job.name for job in own}
-    others = [job for job in known if job.name not in names]
-    first = [sys.executable, *own[0].command[1:], "--mode=check"]
-    quiet = None if flags.mode == "check" else subprocess.DEVNULL
-    code = subprocess.run(first, stdout=quiet, check=False).returncode
-    if code or flags.mode == "check":
-        return code
-    jobs.write_jobs(folder, [*others, *own])
-    return runner.run_all(folder, own, None, Path(sys.argv[0]).name, chooses=chooses)
-
-
 def read_config(given: Given | None, folder: Path, mode: str) -> dict[str, Any]:
     """Returns the config of the run in `folder`, whose own is needed for the modes of finished runs.
 
@@ -275,40 +213,17 @@ def start_logging(*, quiet: bool = False) -> None:
 
 
 def folder_of_run(workdir: str | None, given: Given | None) -> Path:
-    """Returns the folder of one run: `--workdir`, or the default with the seed."""
-    suffix = "" if given is None else f"-seed{first_seed(given.sections)}"
-    return run_folder(workdir, given, suffix, alone=True)
+    """Returns the folder of a run: `--workdir`, or `runs/<config file>-<argument>-seed<k>`.
 
-
-def seeds_of(workdir: str | None, given: Given, count: int) -> dict[Path, dict[str, Any]]:
-    """Returns the run folders of `count` seeds from that of the config, with the config value of each."""
-    first = first_seed(given.sections)
-    return {
-        run_folder(workdir, given, f"-seed{seed}", alone=False): {"train.seed": seed}
-        for seed in range(first, first + count)
-    }
-
-
-def run_folder(workdir: str | None, given: Given | None, suffix: str, *, alone: bool) -> Path:
-    """Returns the run folder: `--workdir`, with a suffix unless `alone`; or the default with the suffix.
-
-    The default is `runs/<config file>-<argument>`, with special characters of the argument replaced.
+    Special characters of the argument are replaced.
 
     Raises:
-      ValueError: The user of `~user` does not exist, or the folder has no name.
+      ValueError: The user of `~user` does not exist.
     """
     from dataprep.cache import user_path  # imported late, because it loads numpy
 
-    default = "runs"
-    if given is not None:
-        slug = re.sub(r"[^A-Za-z0-9]+", "-", given.argument).strip("-")
-        default = f"runs/{Path(given.path).stem}-{slug}".removesuffix("-")
-    folder = user_path(workdir or default)
-    if workdir and alone:
-        return folder
-    if folder.name in ("", ".."):
-        raise ValueError(
-            f"--workdir={workdir} has no folder name to which {suffix} can be added: pass a path such as"
-            f" {folder / 'run'}."
-        )
-    return folder.with_name(f"{folder.name}{suffix}")
+    if workdir or given is None:
+        return user_path(workdir or "runs")
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", given.argument).strip("-")
+    name = f"{Path(given.path).stem}-{slug}".removesuffix("-")
+    return Path("runs", f"{name}-seed{first_seed(given.sections)}")

@@ -1,14 +1,13 @@
 """Fine-tuning on a GLUE task or on IMDb: `run_finetune.py --config=configs/glue.py:TASK`.
 
     python run_finetune.py --config=configs/glue.py:sst2 --config.data.dir=GLUE --config.init.checkpoint=MODEL
-    python run_finetune.py --config=configs/glue.py:mrpc --search …
     python run_finetune.py --config=configs/glue.py:imdb,attention=nystrom,num_landmarks=64 …
 
 GLUE is the folder of all GLUE tasks or of this task. MODEL is the `model` folder of a pretraining run, or
 any model folder with a tokenizer that `from_pretrained` supports.
 
 Source: Xiong et al. 2021 (arXiv:2102.03902), section 4.1: batch size 32, learning rate 3e-5, 4 epochs; for
-MRPC the best of batch sizes 8, 16, 32 and rates 2, 3, 4, 5e-5 on validation (`--search`). The authors'
+MRPC the best of batch sizes 8, 16, 32 and rates 2, 3, 4, 5e-5 on validation. The authors'
 code/run_glue.py at 5689313: warm-up over 5 % of the steps, weight decay 0.01.
 Differs: examples of similar length are batched together. The warm-up is from zero and the decay linear; the
 authors use OneCycleLR, which also cycles β₁. Padding is masked; their models attend to it. All reported

@@ -1,7 +1,7 @@
 """ListOps on trees of 101 to 499 tokens, for quick comparisons; not comparable with the benchmark.
 
     python run_lra.py --config=configs/listops_short.py
-    python run_lra.py --config=configs/listops_short.py:softmax --seeds=3
+    python run_lra.py --config=configs/listops_short.py:softmax
 
 Source: generator and model of `configs/listops.py`. Differs: lengths, learning rate and budget. At the
 paper's rate of 1e-4 the model predicts a constant until the end; at 1e-3 it starts to learn early.

@@ -1,4 +1,4 @@
-"""The grid of a sweep: tasks × attentions × values × seeds, as jobs."""
+"""The grid of a sweep: configs × values × seeds, as jobs."""
 
 import itertools
 import re
@@ -11,22 +11,6 @@ from nystromformer_jax.support.spelling import split_commas
 FROM_FILES = ("text", "retrieval", "image")  # tasks whose data are not generated
 
 
-def split_names(text: str) -> list[str]:
-    """Splits a list of tasks or attentions: an item with "=" is an option of the name before it.
-
-    `nystrom,num_landmarks=32,softmax` has the items `nystrom,num_landmarks=32` and `softmax`.
-    """
-    items: list[str] = []
-    for item in _split(text):
-        if "=" not in item:
-            items.append(item)
-        elif items:
-            items[-1] += f",{item}"
-        else:
-            raise ValueError(f"{item} is an option: put it after a task or an attention.")
-    return items
-
-
 def split_values(texts: Sequence[str]) -> dict[str, list[str]]:
     """Parses the values of `--set`: `KEY=VALUE[,VALUE …]`."""
     values: dict[str, list[str]] = {}
@@ -34,7 +18,7 @@ def split_values(texts: Sequence[str]) -> dict[str, list[str]]:
         key, _, items = text.partition("=")
         if not _split(items):
             raise ValueError(f"--set needs KEY=VALUE[,VALUE …], got {text!r}.")
-        flags = {"train.seed": "--seeds", "attention.name": "--attentions", "data.task": "--tasks"}
+        flags = {"train.seed": "--seeds", "attention.name": "--configs", "data.task": "--configs"}
         if key in flags:
             raise ValueError(f"--set={key} is invalid: pass {flags[key]} instead.")
         if key in values:
@@ -50,20 +34,20 @@ def _split(text: str) -> list[str]:
 
 def expand(
     folder: Path,
-    configs: Sequence[str],
+    configs: Sequence[tuple[str, str]],
     values: Mapping[str, Sequence[str]],
     seeds: int,
     data_dir: str = "",
 ) -> list[Job]:
     """Returns a job per config, combination of `values` and seed.
 
-    `configs` are values of `--config`. With several combinations of `values`, the jobs do not evaluate the
-    test set. `data_dir` is passed to the tasks of `FROM_FILES`.
+    `configs` are programs with values of `--config`. With several combinations of `values`, runs of the
+    benchmark do not evaluate the test set. `data_dir` is passed to the tasks of `FROM_FILES`.
 
     Raises:
       ValueError: No task takes `data_dir`, `values` has it, too, or two jobs have the same name.
     """
-    tasks = [Path(config.partition(":")[0]).stem for config in configs]
+    tasks = [Path(config.partition(":")[0]).stem for _, config in configs]
     if data_dir and {*tasks}.isdisjoint(FROM_FILES):
         raise ValueError(f"These tasks do not need --data_dir: pass --set=data.dir={data_dir}.")
     if data_dir and "data.dir" in values:
@@ -72,7 +56,7 @@ def expand(
     settings = [
         dict(zip(values, items, strict=True)) for items in itertools.product(*values.values())
     ]
-    for (task, config), setting, seed in itertools.product(
+    for (task, (program, config)), setting, seed in itertools.product(
         zip(tasks, configs, strict=True), settings, range(seeds)
     ):
         varied = [
@@ -80,14 +64,14 @@ def expand(
             for key, item in setting.items()
             if len(values[key]) > 1
         ]
-        words = "-".join([f"{task}-{config.partition(':')[2]}", *varied, f"seed{seed}"])
-        name = re.sub(r"[^\w.=-]+", "-", words)
+        words = [task, config.partition(":")[2], *varied, f"seed{seed}"]
+        name = re.sub(r"[^\w.=-]+", "-", "-".join(filter(None, words)))
         data = {"data.dir": data_dir} if data_dir and task in FROM_FILES else {}
         command = (
-            *("python", "run_lra.py", f"--config={config}"),
+            *("python", program, f"--config={config}"),
             *(f"--config.{key}={item}" for key, item in {**data, **setting}.items()),
             f"--config.train.seed={seed}",
-            *([NO_TEST] if len(settings) > 1 else []),
+            *([NO_TEST] if program == "run_lra.py" and len(settings) > 1 else []),
             f"--workdir={folder / name}",
         )
         jobs.append(Job(folder, command))

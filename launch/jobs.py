@@ -25,8 +25,7 @@ from dataprep.archives import decode
 from nystromformer_jax.support.durable import read_json, write_bytes
 from reporting.runs import check_numbers, curve_of, read_metrics
 
-# Flags of runs that do not evaluate the test set: until their setting is chosen, and never.
-NO_TEST, NEVER_TEST = "--notest", "--test=false"
+NO_TEST = "--notest"  # flag of runs that do not evaluate the test set until their setting is chosen
 HEADER = (
     "# One job per line, the command of a run. Lines may be edited, added and removed.\n"
     "# `python run_sweep.py --workdir=FOLDER` runs the unfinished ones.\n"
@@ -97,9 +96,7 @@ class Job:
         result = self.result
         if result is None:
             return False
-        return result.get("state") != "validated" or not {NO_TEST, NEVER_TEST}.isdisjoint(
-            self.command
-        )
+        return result.get("state") != "validated" or NO_TEST in self.command
 
     def with_test(self) -> "Job":
         """Returns the job that also evaluates the test set."""
@@ -273,7 +270,9 @@ def require_unique(jobs: Sequence[Job], where: object) -> None:
 
 
 def chosen_setting(jobs: Sequence[Job]) -> tuple[str, ...] | None:
-    """Returns the setting with the highest mean validation score; the first in case of a tie.
+    """Returns the setting with the best mean validation score; the first in case of a tie.
+
+    The loss of pretraining is best if it is small, all other scores if they are large.
 
     A setting with fewer diverged seeds is always better. Returns None until all jobs are finished or
     diverged, and if all diverged.
@@ -289,7 +288,8 @@ def chosen_setting(jobs: Sequence[Job]) -> tuple[str, ...] | None:
         if is_diverged(result):
             diverged[job.setting] += 1
         else:
-            scores[job.setting].append(validation_of(result)[1])
+            metric, value = validation_of(result)
+            scores[job.setting].append(-value if metric == "loss" else value)
     finite = [setting for setting, values in scores.items() if values]
     return max(finite, key=lambda x: (-diverged[x], statistics.fmean(scores[x])), default=None)
 

@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 
 from cli.commands import message_of
 from launch.jobs import MARK, Job, due_tests, read_jobs, unfinished
-from launch.status import best_of, table
+from launch.status import table
 
 POLL_SECONDS = 0.1
 LOCKED_SECONDS = 0.5  # between two looks at jobs of another sweep, which read all results
@@ -36,7 +36,7 @@ class Queue:
     worker's output is also printed. `workers` are those of `environments`.
     """
 
-    def __init__(self, folder: Path, workers: int | None) -> None:
+    def __init__(self, folder: Path, workers: int) -> None:
         self._folder, self._workers = folder, workers
         self._jobs: list[Job] = []
         self._tried: set[Job] = set()
@@ -176,32 +176,26 @@ def _print(text: str) -> None:
         print(text, flush=True)
 
 
-def run_all(
-    folder: Path, jobs: Sequence[Job], workers: int | None, program: str, *, chooses: bool = False
-) -> int:
-    """Runs what is unfinished in `folder`, prints the table of all jobs, and returns the exit code.
-
-    The exit code is that of a `Queue`; `program` is named in messages. With `chooses`, the setting that is
-    best on the validation set is named, though all runs evaluate the test set.
-    """
+def run_all(folder: Path, jobs: Sequence[Job], workers: int) -> int:
+    """Runs what is unfinished in `folder`, prints the table of all jobs; returns the code of a `Queue`."""
     todo = unfinished(jobs)
     code = Queue(folder, workers)(todo) if todo else 0
     if code > 128:
-        print(f"{program}: stopped; the same command resumes", file=sys.stderr)
+        print("run_sweep.py: stopped; the same command resumes", file=sys.stderr)
     else:
-        _print("\n".join([table(jobs)[0], *(best_of(jobs) if chooses else [])]))
+        _print(table(jobs)[0])
     return code
 
 
-def environments(workers: int | None) -> list[dict[str, str]]:
+def environments(workers: int) -> list[dict[str, str]]:
     """Returns the environment variables of each worker.
 
     Args:
-      workers: Number of workers; 0: one per accelerator, or one on a CPU; None: one with all devices. With
-        more workers than accelerators, workers share an accelerator and its memory. Without accelerators,
-        workers share the CPU's cores, unless the user set NPROC.
+      workers: Number of workers; 0: one per accelerator, or one on a CPU. A single worker has all devices.
+        More workers than accelerators share them and their memory. Without accelerators, workers share the
+        CPU's cores, unless the user set NPROC.
     """
-    if workers is None:
+    if workers == 1:
         return [{}]
     devices = accelerators()
     workers = workers or len(devices) or 1

@@ -24,8 +24,10 @@ def table(jobs: Sequence[Job]) -> tuple[str, int]:
             left = f", {_duration(state.seconds_left)} left"
         lines.append(f"{job.name:<{width}}  {state.kind:<8}  {state.text}{left}".rstrip())
     lines += _means(jobs)
-    for config in dict.fromkeys(job.config for job in jobs if job.is_candidate):
-        lines += best_of([job for job in jobs if job.config == config and job.is_candidate])
+    for config in dict.fromkeys(job.config for job in jobs):
+        own = [job for job in jobs if job.config == config]
+        if len({job.setting for job in own}) > 1:
+            lines += _best_of(own)
     found: list[str] = [state.kind for state in states.values()]
     kinds = ("done", "diverged", "running", "failed", "waiting")
     counts = ", ".join(f"{found.count(kind)} {kind}" for kind in kinds)
@@ -33,7 +35,7 @@ def table(jobs: Sequence[Job]) -> tuple[str, int]:
     return "\n".join([*lines, "", f"Jobs: {counts}.{_total(states)}"]), code
 
 
-def best_of(jobs: Sequence[Job]) -> list[str]:
+def _best_of(jobs: Sequence[Job]) -> list[str]:
     """Returns a line about the setting that validation selects, or none before all jobs have ended."""
     best = chosen_setting(jobs)
     return [f"best by validation: {job.setting_name}" for job in jobs if job.setting == best][:1]

@@ -8,23 +8,14 @@ from cli import configs, training
 from cli.configs import Given
 from tests.programs import assert_refused, call
 
-GIVEN = Given("configs/listops.py", "", {}, {}, {})
 
-
-def test_run_folders_of_several_seeds_have_suffixes(monkeypatch, tmp_path):
+def test_the_default_folder_has_the_config_and_the_seed(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    for flag, path in (("runs/x", "runs/x"), ("runs/x/", "runs/x"), ("~/x", f"{tmp_path}/x")):
-        assert training.run_folder(flag, GIVEN, "-seed3", alone=True) == Path(path)
-        assert training.run_folder(flag, GIVEN, "-seed3", alone=False) == Path(f"{path}-seed3")
-    for alone in (True, False):
-        folder = training.run_folder(None, GIVEN, "-seed3", alone=alone)
-        assert folder == Path("runs/listops-seed3")
-    for flag in (".", "..", "a/..", "/"):  # no name to which a suffix can be added
-        assert training.run_folder(flag, GIVEN, "-seed3", alone=True) == Path(flag)
-        with pytest.raises(ValueError, match="-seed3"):
-            training.run_folder(flag, GIVEN, "-seed3", alone=False)
+    given = Given("configs/glue.py", "mrpc,max_len=64", {"train": {"seed": 3}}, {}, {})
+    assert training.folder_of_run(None, given) == Path("runs/glue-mrpc-max-len-64-seed3")
+    assert training.folder_of_run("~/x", given) == tmp_path / "x"
     with pytest.raises(ValueError, match="user"):
-        training.run_folder("~nobody-of-that-name/x", GIVEN, "-seed3", alone=True)
+        training.folder_of_run("~nobody-of-that-name/x", given)
 
 
 RETURN = "from ml_collections import ConfigDict\ndef get_config(argument): return ConfigDict"

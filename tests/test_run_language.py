@@ -109,28 +109,27 @@ def test_fine_tunes_and_exports_the_pretrained_model(pretrained, tmp_path):
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_search_reports_failed_runs_and_the_best(pretrained, tmp_path):
+def test_a_sweep_reports_failed_runs_and_the_best(pretrained, tmp_path):
     folder, _ = pretrained
     code, output, errors = call(
-        "run_finetune.py",
-        "--config=configs/glue.py:mrpc,max_len=19",
-        f"--config.data.dir={fakes.write_task(tmp_path, 'mrpc')}",
-        f"--config.init.checkpoint={folder / 'run/model'}",
-        "--config.train.total_steps=3",
-        "--search",
-        "--batch_sizes=4",
-        "--learning_rates=1e-5,1e38,2e-5",
+        "run_sweep.py",
+        "--configs=configs/glue.py:mrpc,max_len=19",
+        f"--set=data.dir={fakes.write_task(tmp_path, 'mrpc')}",
+        f"--set=init.checkpoint={folder / 'run/model'}",
+        "--set=train.total_steps=3",
+        "--set=train.batch_size=4",
+        "--set=optimizer.learning_rate=1e-5,1e38,2e-5",
         f"--workdir={tmp_path / 'run'}",
         cache=tmp_path / "cache",
     )
-    assert (code, "Traceback" in errors) == (0, False), errors
-    assert "batch4-rate1e38-seed0: diverged at step" in output
+    assert (code, "Traceback" in errors) == (0, False), (output, errors)
+    assert "learning_rate=1e38-seed0: diverged at step" in output
     assert "became NaN or infinite" in output
     results = [json.loads(path.read_text()) for path in (tmp_path / "run").glob("*/result.json")]
     assert [result.get("state") for result in results].count("diverged") == 1
     assert len(results) == 3
     assert "done      validation f1 " in output
-    assert output.splitlines()[-1].startswith("best by validation: batch4-rate")
+    assert "best by validation: glue-mrpc-max_len=19-learning_rate=" in output
 
 
 CHECKPOINT = "--config.init.checkpoint="

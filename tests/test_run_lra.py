@@ -52,8 +52,6 @@ def start(*arguments, config="configs/listops.py", **environment):
         ([LISTOPS, '--config.log={"every_steps": 5}'], "section"),
         ([f"{LISTOPS}:nystrom", "--config.attention.name=softmax"], "after the colon"),
         (["--config.eval.batch_size=4", "--workdir=x"], "--config=FILE"),
-        (["--mode=eval", "--workdir=x", "--seeds=3"], "--config"),
-        ([LISTOPS, "--seeds=1001"], "1 to 1000"),
         ([LISTOPS, "--wrokdir=x"], "--wrokdir"),
     ],
 )
@@ -86,35 +84,24 @@ def test_thirty_steps_stay_within_one_and_a_half_times_the_plan(tmp_path):
 
 
 @pytest.mark.slow(minutes=0.5)
-def test_several_seeds_are_jobs_whose_status_can_be_read(tmp_path):
-    arguments = [*SMALL, "--config.train.total_steps=3", f"--workdir={tmp_path}/run"]
-    (tmp_path / "run").mkdir()
-    other = f"python run_lra.py --config=configs/text.py --workdir={tmp_path}/other"
-    (tmp_path / "run" / "jobs.txt").write_text(other)
-    code, output, errors = finish(start(*arguments, "--seeds=3"))
+def test_several_seeds_are_a_sweep_whose_status_can_be_read(tmp_path):
+    values = [word.removeprefix("--config.") for word in [*SMALL, "--config.train.total_steps=3"]]
+    settings = dict(value.split("=", 1) for value in values)
+    words = [f"--set={key}={value}" for key, value in settings.items()]
+    folder = f"--workdir={tmp_path}"
+    sweep = ("run_sweep.py", "--configs=configs/listops.py", "--seeds=3", folder, *words)
+    code, output, errors = finish(programs.start(*sweep))
     assert (code, errors) == (0, "")
-    assert "run-seed2: started" in output
+    assert "listops-seed2: started" in output
     assert "step 3/3" in output  # of the runs
-    assert "run, 3 seeds: test accuracy" in output
-    config = json.loads((tmp_path / "run-seed2" / "config.json").read_text())
+    assert "listops, 3 seeds: test accuracy" in output
+    config = json.loads((tmp_path / "listops-seed2" / "config.json").read_text())
     assert config["label"].startswith("nystrom-4, conv_kernel_size=3, ")
     assert config["recipe"] == "paper"
     assert config["command"].startswith("python run_lra.py --config=configs/listops.py")
     assert "--config.train.seed=2" in config["command"]
-    status = finish(programs.start("run_sweep.py", f"--workdir={tmp_path}/run", "--status"))
-    assert "run-seed0  done      test accuracy" in status.output
-    assert "other      waiting" in status.output  # jobs of others stay in the file
-
-
-def test_several_seeds_are_checked_before_the_first_starts(in_repository, tmp_path, capfd):
-    workdir = f"--workdir={tmp_path}/run"
-    answer = call("run_lra", LISTOPS, workdir, "--seeds=2", "--config.optimizer.eps=-1")
-    assert answer.code == 2
-    assert "run_lra.py: optimizer.eps: needs" in capfd.readouterr().err
-    for mode in ("--mode=eval", "--num_processes=2"):
-        answer = call("run_lra", LISTOPS, workdir, "--seeds=2", mode)
-        assert_refused(answer, "run_lra", "the command of one run")
-    assert not list(tmp_path.iterdir())
+    status = finish(programs.start("run_sweep.py", folder, "--status"))
+    assert "listops-seed0  done      test accuracy" in status.output
 
 
 @pytest.fixture

@@ -40,19 +40,17 @@ def wait_for(path):
     ("arguments", "word"),
     [
         ([], "--workdir"),
-        (["--workdir=x"], "--tasks"),
+        (["--workdir=x"], "--configs"),
         (["--workdir=~nobody_here/x", "--status"], "user"),
         (["--workdir=x", "--seeds=3"], "--seeds"),
-        (["--tasks=listop"], "configs/listops"),
-        (["--tasks=glue"], "run_finetune.py"),
-        (["--attentions=num_landmarks=3"], "is an option"),
-        (["--attentions=softmax,softmax"], "listops-softmax-seed0"),
+        (["--configs=configs/listop.py"], "configs/listops"),
+        (["--configs", *2 * ["configs/listops.py:softmax"]], "listops-softmax-seed0"),
         (["--set=optimizer.learning_rate=1,-1"], "-1.0"),
         (["--set=optimizer.learning_rate"], "KEY=VALUE"),
         (["--set=train.seed=1,2"], "--seeds"),
         (["--set=train.remat=1", "--set=train.remat=0"], "at once"),
         (["--data_dir=x"], "--set=data.dir=x"),
-        (["--tasks=text", "--data_dir=x", "--set=data.dir=y"], "--data_dir"),
+        (["--configs=configs/text.py", "--data_dir=x", "--set=data.dir=y"], "--data_dir"),
         (["--wrokers=2"], "--wrokers"),
         (["--slurm.partition=gpu"], "--submit=slurm"),
     ],
@@ -62,23 +60,24 @@ def test_an_invalid_command_is_one_line_and_exits_with_2(
 ):
     monkeypatch.setattr(run_sweep.runner, "run_all", lambda *_: pytest.fail("started"))
     if arguments and not arguments[0].startswith("--workdir"):
-        arguments = ["--tasks=listops", f"--workdir={tmp_path}", *arguments]
+        arguments = ["--configs=configs/listops.py", f"--workdir={tmp_path}", *arguments]
     programs.assert_refused(programs.call("run_sweep", *arguments), "run_sweep", word)
 
 
-def test_a_task_may_be_the_path_of_its_config(in_repository, tmp_path):
+def test_a_config_may_be_elsewhere(in_repository, tmp_path):
     for number, path in enumerate(("./configs/listops.py", f"{ROOT}/configs/listops.py")):
         folder = tmp_path / str(number)
-        assert call(folder, f"--tasks={path}", "--plan").code == 0
+        assert call(folder, f"--configs={path}", "--plan").code == 0
         (only,) = read_jobs(folder)
-        assert f"--config={path}:nystrom" in only.command
+        assert f"--config={path}" in only.command
     (tmp_path / "own.py").write_text("def get_config(argument): return undefined")
-    answer = call(tmp_path / "sweep", f"--tasks={tmp_path}/own.py")
+    answer = call(tmp_path / "sweep", f"--configs={tmp_path}/own.py:x")
     programs.assert_refused(answer, "run_sweep", f"{tmp_path}/own.py cannot be loaded: NameError")
 
 
 def test_plan_writes_a_file_that_may_be_edited(in_repository, tmp_path):
-    grid = ["--tasks=listops", "--attentions=softmax,linear", "--seeds=2"]
+    names = [f"configs/listops.py:{attention}" for attention in ("softmax", "linear")]
+    grid = ["--configs", *names, "--seeds=2"]
     assert call(tmp_path, *grid, "--plan").code == 0
     assert len(read_jobs(tmp_path)) == 4
     lines = (tmp_path / "jobs.txt").read_text().splitlines()
@@ -97,28 +96,26 @@ def test_plan_writes_a_file_that_may_be_edited(in_repository, tmp_path):
     ],
 )
 def test_grid_may_set_values_that_are_valid_together(in_repository, tmp_path, values):
-    flags = ["--tasks=text", "--plan", *(f"--set={value}" for value in values)]
+    flags = ["--configs=configs/text.py", "--plan", *(f"--set={value}" for value in values)]
     assert call(tmp_path, *flags).code == 0
 
 
 @pytest.mark.usefixtures("in_repository")
-def test_grid_has_attentions_and_tasks_of_other_packages(my_project, tmp_path):
-    attention = "my_package.attention:CosFormer"
-    tasks = f"--tasks=mqar,pairs=8,length=64,{my_project}/majority.py"
-    assert (
-        call(tmp_path, tasks, f"--attentions={attention},max_len=2048,softmax", "--plan").code == 0
-    )
-    assert [own.config for own in read_jobs(tmp_path)] == [
-        f"configs/mqar.py:{attention},max_len=2048,pairs=8,length=64",
-        "configs/mqar.py:softmax,pairs=8,length=64",
-        f"{my_project}/majority.py:{attention},max_len=2048",
+def test_grid_has_attentions_and_tasks_of_other_packages_and_language_models(my_project, tmp_path):
+    names = [
+        "configs/mqar.py:my_package.attention:CosFormer,max_len=2048,pairs=8,length=64",
         f"{my_project}/majority.py:softmax",
+        "configs/glue.py:mrpc",
     ]
-    refused = call(tmp_path, tasks, "--attentions=no_package:Mean", "--plan")
-    assert (refused.code, "No module 'no_package'" in refused.errors) == (2, True)
+    assert call(tmp_path, "--configs", *names, "--plan").code == 0
+    jobs = read_jobs(tmp_path)
+    assert [own.config for own in jobs] == names
+    assert [own.command[1] for own in jobs] == [*2 * ["run_lra.py"], "run_finetune.py"]
+    refused = call(tmp_path, "--configs=configs/mqar.py:no_package:Mean", "--plan")
+    assert (refused.code, "No module named 'no_package'" in refused.errors) == (2, True)
     (my_project / "configs").mkdir()
     own = (my_project / "majority.py").rename(my_project / "configs" / "majority.py")
-    assert call(tmp_path / "own", f"--tasks={own}", "--plan").code == 0
+    assert call(tmp_path / "own", f"--configs={own}", "--plan").code == 0
 
 
 def test_sigterm_stops_all_runs_and_the_same_command_resumes(in_repository, tmp_path):

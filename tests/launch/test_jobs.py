@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from launch.grid import expand, split_names, split_values
+from launch.grid import expand, split_values
 from launch.jobs import (
     Job,
     chosen_setting,
@@ -16,17 +16,14 @@ from launch.jobs import (
 )
 from tests.launch.sweeps import finish
 
-CONFIGS = ["configs/listops.py:nystrom,num_landmarks=32", "configs/text.py:softmax"]
+CONFIGS = [
+    ("run_lra.py", "configs/listops.py:nystrom,num_landmarks=32"),
+    ("run_lra.py", "configs/text.py:softmax"),
+]
 RATES = {"optimizer.learning_rate": ["1e-4", "1e-3"]}
 
 
 def test_lists_split_at_commas_outside_brackets():
-    attentions = "nystrom,num_landmarks=32,pinv_iters=8, softmax,,my.module:Mean,width=(1,2)"
-    assert split_names(attentions) == [
-        "nystrom,num_landmarks=32,pinv_iters=8",
-        "softmax",
-        "my.module:Mean,width=(1,2)",
-    ]
     assert split_values(["a.b=1, 2", "model.stem=(3,5),(7,)"]) == {
         "a.b": ["1", "2"],
         "model.stem": ["(3,5)", "(7,)"],
@@ -114,14 +111,24 @@ def test_best_setting_has_the_fewest_diverged_seeds_then_the_highest_mean(
     assert chosen_setting(jobs) == (best and (best,))
 
 
+def test_language_models_are_evaluated_at_once_and_the_smallest_loss_is_best(tmp_path):
+    config = ("run_pretrain.py", "configs/pretrain.py")
+    jobs = expand(tmp_path, [config], RATES, seeds=1)
+    assert [job.name for job in jobs] == [
+        f"pretrain-learning_rate={rate}-seed0" for rate in ("1e-4", "1e-3")
+    ]
+    assert not any(job.is_candidate for job in jobs)
+    for job, loss in zip(jobs, (2.5, 2.0), strict=True):
+        finish(job, 0.0, valid={"loss": loss})
+    assert chosen_setting(jobs) == jobs[1].setting
+
+
 def test_only_the_chosen_setting_is_tested_and_only_after_all_have_ended(tmp_path):
     jobs = expand(tmp_path, CONFIGS, RATES, seeds=2)
     low, high = jobs[:2], jobs[2:4]  # of ListOps
     for job, accuracy in zip([*low, high[0]], (0.3, 0.4, 0.9), strict=True):
         finish(job, accuracy)
-    never = [Job(job.sweep, (*job.with_test().command, "--test=false")) for job in low]
-    assert due_tests(jobs) == due_tests(never) == []
-    assert all(job.is_finished for job in never)
+    assert due_tests(jobs) == []
     finish(high[1], None)  # diverged
     assert due_tests(jobs) == [job.with_test() for job in low]
     assert [job.command for job in due_tests(jobs)] == [

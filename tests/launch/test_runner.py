@@ -74,6 +74,7 @@ def test_the_best_setting_is_tested_by_the_queue(tmp_path):
     assert starts(jobs) == [1, 1, 2, 2]
     assert have_test(jobs) == [False, False, True, True]
     assert unfinished(jobs) == []
+    assert "best by validation: rate2" in table(jobs)[0]
     finish(jobs[3], 0.5)  # killed before its test
     text, code = table(jobs)
     assert code == 3
@@ -170,7 +171,6 @@ def test_a_run_with_an_invalid_file_has_failed_and_is_not_chosen(tmp_path, name,
     ("variables", "workers", "expected"),
     [
         ({"CUDA_VISIBLE_DEVICES": "4,6"}, 0, ["4", "6"]),
-        ({"CUDA_VISIBLE_DEVICES": "4,6"}, 1, ["4"]),
         ({"CUDA_VISIBLE_DEVICES": "4,6"}, 3, ["4", "6", "4"]),
         ({"CUDA_VISIBLE_DEVICES": "", "TPU_VISIBLE_CHIPS": "0,1"}, 0, ["0", "1"]),
     ],
@@ -199,6 +199,7 @@ def test_tpu_chips_of_either_kind_are_found_if_jax_can_use_them(monkeypatch, pat
 
 
 def test_workers_share_the_cores(monkeypatch, tmp_path):
+    assert environments(1) == [{}]
     assert environments(2) == [{}, {}]  # NPROC is set for the tests
     monkeypatch.delenv("NPROC")
     monkeypatch.setattr(runner.os, "sched_getaffinity", lambda pid: range(7))
