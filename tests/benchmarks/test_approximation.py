@@ -59,7 +59,8 @@ def small(monkeypatch):
 @pytest.mark.slow(minutes=0.1)
 def test_row_of_a_layer_is_the_mean_error_on_its_real_tokens(small, monkeypatch):
     run = train.prepare(small_config(model__num_layers=2))
-    trained = Trained("run", run, data.load(run.data), params_at(run, BEST), BEST, finished=True)
+    task, params = data.load(run.data), params_at(run, BEST)
+    trained = Trained(run, params, BEST, finished=True, name="run", task=task)
     monkeypatch.setattr(approximation, "LENGTH", 54)
     with pytest.raises(ValueError, match="run has no validation example of 54 tokens"):
         approximation.measure_run(trained, 2)
