@@ -11,8 +11,9 @@ or 143 a signal stopped the sweep; with --status, 3 some runs are not finished.
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cli import commands, configs
 from dataprep.cache import user_path
@@ -21,6 +22,7 @@ from lra.data import DataConfig, check_task
 from nystromformer_jax.training.config import SECTIONS, read_sections
 
 CLUSTERS = ("slurm", "local")
+EXAMPLE = "configs/listops.py"  # a value of --configs, for messages
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,8 +43,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         print(text)
         return code
     if flags.configs:
-        programs = [configs.program_of(Path(one.partition(":")[0])) for one in flags.configs]
-        pairs = list(zip(programs, flags.configs, strict=True))
+        pairs = [(program_of(config), config) for config in flags.configs]
         values = grid.split_values(flags.set)
         new = grid.expand(folder, pairs, values, flags.seeds, flags.data_dir)
         for job in {job.setting: job for job in new}.values():
@@ -71,22 +72,24 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
     add = parser.add_argument
     add("--workdir", required=True, help="folder of the sweep, with jobs.txt, logs/ and the runs")
     text = "values of --config of the programs, such as configs/listops.py:softmax"
-    add("--configs", nargs="+", default=[], metavar="FILE[:ARGUMENT]", help=text)
+    name = "FILE[:ARGUMENT]"
+    add("--configs", action="extend", nargs="+", default=[], metavar=name, help=text)
     add("--seeds", type=commands.number(int, 1), default=1, help="number of seeds, from 0")
     add(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE[,VALUE …]",
-        help="config values; with several, only the setting with the highest validation accuracy is"
-        " evaluated on the test set of the benchmark",
+        help="config values; with several, only the setting that is best on validation is evaluated on the"
+        " test set of the benchmark",
     )
     add("--data_dir", default="", help="folder with the files of text, retrieval and image")
     add(
         "--workers",
         type=commands.number(int, 1),
         default=0,
-        help="number of runs at once; by default one per accelerator, or one on a CPU",
+        help="number of runs at once, of which a single one has all devices; by default one per accelerator,"
+        " or one on a CPU",
     )
     add(
         "--submit",
@@ -112,20 +115,42 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
     return flags, parameters
 
 
+def program_of(config: str) -> str:
+    """Returns the program of a value of `--config`, by the sections of the config."""
+    sections = configs.read(config, {}, "run_plan.py", EXAMPLE).sections
+    if "objective" in sections:
+        return "run_pretrain.py"
+    return "run_finetune.py" if "init" in sections else "run_lra.py"
+
+
 def check(job: jobs.Job) -> None:
     """Raises ValueError unless the config, the values and the task of a job are valid.
 
-    Values of the model and the attention, and those of language models, are validated by name and type. The
-    runs validate the rest, which needs jax.
+    Values of the model and the attention are validated by name and type. The runs validate the rest, which
+    needs jax.
     """
     _, texts = configs.split_dotted(job.command, "config")
-    program = job.command[1]
-    given = configs.read(job.config, texts, program, "configs/listops.py")
-    if program != "run_lra.py":
-        return
-    schemas = {**SECTIONS, "data": DataConfig}
-    sections = read_sections(given.sections, schemas, plain=["model", "attention"])
-    check_task(sections["data"].task)
+    config = configs.read(job.config, texts, "run_plan.py", EXAMPLE).sections
+    read_sections(config, _schemas(job.command[1], config), plain=["model", "attention"])
+    if job.command[1] == "run_lra.py":
+        check_task(config["data"]["task"])
+
+
+def _schemas(program: str, config: Mapping[str, Any]) -> dict[str, type]:
+    """Returns the dataclass of each section of a program, but the model and the attention."""
+    if program == "run_lra.py":
+        return {**SECTIONS, "data": DataConfig}
+    from language.config import FINETUNING, InitConfig, ObjectiveConfig
+
+    if program == "run_pretrain.py":
+        from language.corpus import CorpusConfig
+
+        own = {"data": CorpusConfig, "objective": ObjectiveConfig, "init": InitConfig}
+        return {**SECTIONS, **own}
+    from language.finetune.files import FilesConfig
+    from language.finetune.glue import GlueConfig
+
+    return {**FINETUNING, "data": GlueConfig if "task" in config["data"] else FilesConfig}
 
 
 if __name__ == "__main__":

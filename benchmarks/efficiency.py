@@ -257,9 +257,13 @@ def figures(results: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _show(results: Mapping[str, Any]) -> str:
-    """Returns the figures of all rows."""
-    names = [*AXES, "fits", "memory", "time", "memory of softmax", "time of softmax"]
-    return figures(results)[names].to_string(index=False, float_format="{:.3g}".format)
+    """Returns the figures of all rows; the last two columns are softmax attention's over this one's."""
+    table = figures(results)
+    shown = table[[*AXES, "fits"]].assign(
+        **{f"{name}, {unit}": scale * table[name] for name, scale, unit in FIGURES},
+        **{column: table[column] for column in (f"{name} of softmax" for name, *_ in FIGURES)},
+    )
+    return shown.to_string(index=False, float_format="{:.3g}".format)
 
 
 def headline(results: Mapping[str, Any]) -> str:

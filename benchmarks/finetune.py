@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 from benchmarks.steps import step_call
 from benchmarks.table import Row, Table, parser_for, this_machine, use_cpu
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cells = [(*cell, given.batches, model) for model in (OURS, PEER)]
             measure = functools.partial(time_steps, opened, given.batches, given.rounds)
             table.fill(axes, cells, lambda *values: measure(values[-1]), peers=True)
-        table.finish()
+        table.finish(_show)
 
     return run_to_end("benchmarks.finetune", make_table)
 
@@ -191,6 +192,17 @@ def _require_supported(config: Mapping[str, Any]) -> None:
         section, _, name = key.partition(".")
         if config[section][name] not in values:
             raise ValueError(f"{key}={config[section][name]} is not supported with --train.")
+
+
+def _show(results: Mapping[str, Any]) -> str:
+    """Returns the seconds of steps, and the validation scores of transformers' model."""
+    shown = []
+    for part, others in (("rows", ["model", "seconds.median"]), ("scores", ["seed"])):
+        if results[part]:
+            table = pd.json_normalize(results[part])
+            names = ["task", "label", *others, *(x for x in table if x.startswith("valid."))]
+            shown.append(table[names].to_string(index=False))
+    return "\n\n".join(shown)
 
 
 if __name__ == "__main__":

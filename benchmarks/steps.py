@@ -1,7 +1,7 @@
 """Time and memory of training steps on this machine's CPU, by config and attention.
 
     python -m benchmarks.steps --out results/steps/cpu
-    python -m benchmarks.steps --parts 1 --attentions nystrom --out results/steps/whole
+    python -m benchmarks.steps --parts 1 --attentions nystrom --configs listops text --out runs/whole
     python -m benchmarks.steps --configs pretrain:base,max_len=512 pretrain:base,max_len=1024 --batch 1 \
         --attentions nystrom softmax --out results/steps/bert-base
 
@@ -60,22 +60,24 @@ def main() -> int:
         sizes = {"batch": given.batch, "parts": given.parts}
         settings = {**this_machine(), "memory_gib": given.memory, **sizes}
         table = Table("benchmarks.steps", given.out, settings)
-        cells = itertools.product(given.configs, given.attentions)
-        of_cell = functools.partial(row_of, limit=given.memory * GIB, **sizes)
-        table.fill(("config", "attention"), cells, of_cell)
+        cells = [
+            (name, attention, given.batch or config_of(name, attention)["train"]["batch_size"])
+            for name, attention in itertools.product(given.configs, given.attentions)
+        ]
+        of_cell = functools.partial(row_of, limit=given.memory * GIB, parts=given.parts)
+        table.fill(("config", "attention", "batch_size"), cells, of_cell)
         table.finish(markdown)
 
     return run_to_end("benchmarks.steps", measure_missing)
 
 
-def row_of(config: str, attention: str, limit: float, batch: int, parts: int) -> Row:
-    """Returns the row of a step of `batch` examples (0: the config's), measured in a new process."""
-    size = batch or config_of(config, attention)["train"]["batch_size"]
+def row_of(config: str, attention: str, batch_size: int, limit: float, parts: int) -> Row:
+    """Returns the row of a step, measured in a new process."""
     try:
-        found = in_own_process(measure, config, attention, limit, size, parts)
+        found = in_own_process(measure, config, attention, limit, batch_size, parts)
     except MemoryError:
         found = {"compiled_bytes": 0, "fits": False}
-    return {"config": config, "attention": attention, "batch_size": size, **found}
+    return {"config": config, "attention": attention, "batch_size": batch_size, **found}
 
 
 def measure(config: str, attention: str, limit: float, batch_size: int, parts: int) -> Row:

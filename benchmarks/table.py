@@ -114,14 +114,12 @@ class Table:
     def finish(self, show: Callable[[dict[str, Any]], str] | None = None) -> None:
         """Writes the table and prints `show` of the results, by default all rows."""
         self.write()
-        shown = (
-            [show(self.results)]
-            if show
-            else [
-                pd.json_normalize(self.results[part]).to_string(index=False) for part in self._parts
-            ]
-        )
-        print("\n".join(shown))
+        if show is not None:
+            print(show(self.results))
+            return
+        for part in self._parts:
+            if rows := self.results[part]:
+                print(pd.json_normalize(rows).to_string(index=False))
 
 
 MOVE = "pass another --out, or move the file away."

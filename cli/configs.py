@@ -76,20 +76,19 @@ class Given:
             if option.startswith(("recipe=", "quirks="))
             and option not in ("recipe=paper", "quirks=none")
         ]
-        is_benchmark = file.parent == CONFIGS.resolve() and program_of(file) == "run_lra.py"
-        command = self.command(Path(sys.argv[0]).name, values, path=shown)
+        is_benchmark = file.parent == CONFIGS.resolve() and _program_of(file) == "run_lra.py"
+        changed = {key: x for key, x in self.overrides.items() if key not in values} | {**values}
+        command = [
+            *("python", Path(sys.argv[0]).name),
+            f"--config={shown}{':' if self.argument else ''}{self.argument}",
+            *(f"--config.{key}={x}" for key, x in changed.items()),
+        ]
         return {
             **config,
             "label": label_of(config, self.default),
             "recipe": ", ".join(recipes) or ("paper" if is_benchmark else ""),
             "command": shlex.join(command),
         }
-
-    def command(self, program: str, values: Mapping[str, Any], path: str = "") -> list[str]:
-        """Returns the words of the command of a run with other `values`; `path` replaces that of the file."""
-        changed = {key: x for key, x in self.overrides.items() if key not in values} | {**values}
-        config = f"--config={path or self.path}{':' if self.argument else ''}{self.argument}"
-        return ["python", program, config, *(f"--config.{key}={x}" for key, x in changed.items())]
 
 
 def parse(
@@ -156,11 +155,11 @@ def read(value: str, texts: Mapping[str, str | None], program: str, example: str
         known = [
             f"configs/{one.name}"
             for one in CONFIGS.glob("[!_]*.py")
-            if program in ("run_plan.py", program_of(one))
+            if program in ("run_plan.py", _program_of(one))
             and "\ndef get_config(" in one.read_text(encoding="utf-8")
         ]
         raise ValueError(f"config file not found: {path!r} in {Path.cwd()}{nearest(path, known)}")
-    is_ours, own_program = file.parent == CONFIGS.resolve(), program_of(file)
+    is_ours, own_program = file.parent == CONFIGS.resolve(), _program_of(file)
     if is_ours and program not in ("run_plan.py", own_program):
         raise ValueError(
             f"{path} is a config of {own_program}: use that program, or a config such as {example}"
@@ -169,7 +168,7 @@ def read(value: str, texts: Mapping[str, str | None], program: str, example: str
     config = get_config(*([argument] if colon else []))
     sections = config.to_dict()
     if attention := texts.get("attention.name"):
-        option = attention if program_of(file) == "run_lra.py" else f"attention={attention}"
+        option = attention if _program_of(file) == "run_lra.py" else f"attention={attention}"
         raise ValueError(
             "--config.attention.name changes the name and not the options of the attention: pass"
             f" {option} and its options after the colon of --config."
@@ -181,7 +180,7 @@ def read(value: str, texts: Mapping[str, str | None], program: str, example: str
     return Given(path, argument, config.to_dict(), default, overrides)
 
 
-def program_of(file: Path) -> str:
+def _program_of(file: Path) -> str:
     """Returns the program that runs a file of configs/."""
     return LANGUAGE_CONFIGS.get(file.stem, "run_lra.py")
 
@@ -276,7 +275,7 @@ def with_values(config: dict[str, Any], values: Mapping[str, Any]) -> dict[str, 
     return config
 
 
-def first_seed(sections: Mapping[str, Any]) -> int:
+def seed_of(sections: Mapping[str, Any]) -> int:
     """Returns `train.seed` of a config, by default that of `TrainConfig`; ValueError unless it is an int."""
     from nystromformer_jax.training.config import TrainConfig  # needs the extra `lra`
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cli import commands, configs
-from cli.configs import Given, first_seed
+from cli.configs import Given, seed_of
 
 # The output of --mode=check for a valid config.
 CHECKED = "Config is valid; no data loaded, nothing trained."
@@ -114,7 +114,7 @@ def run(
         had_finished = workdir.result is not None and not evaluates
         advice = (
             "split batches with --config.train.accumulation=PARTS, in another --workdir if the run has"
-            " begun. run_plan.py plans the memory of a step."
+            " begun. run_plan.py --topology=DEVICE prints what fits."
         )
         if evaluates:
             advice = "pass a smaller --config.eval.batch_size, together with --config."
@@ -153,7 +153,7 @@ def read_config(given: Given | None, folder: Path, mode: str) -> dict[str, Any]:
     from nystromformer_jax.support import durable
 
     if given is not None and mode not in configs.FROM_FOLDER:
-        record = given.record({"train.seed": first_seed(given.sections)})
+        record = given.record({"train.seed": seed_of(given.sections)})
         return keep_stored(record, given.overrides, folder)
     file = folder / "config.json"
     if not file.is_file():
@@ -226,4 +226,4 @@ def folder_of_run(workdir: str | None, given: Given | None) -> Path:
         return user_path(workdir or "runs")
     slug = re.sub(r"[^A-Za-z0-9]+", "-", given.argument).strip("-")
     name = f"{Path(given.path).stem}-{slug}".removesuffix("-")
-    return Path("runs", f"{name}-seed{first_seed(given.sections)}")
+    return Path("runs", f"{name}-seed{seed_of(given.sections)}")

@@ -129,7 +129,6 @@ def train(run: Pretraining, corpus: Corpus, workdir: training.Workdir) -> dict[s
         tokenizer = dataclasses.replace(corpus.tokenizer, pair_separators=1)
         save_model(workdir, model, params, tokenizer, config.max_len)
         return {
-            "kind": "pretrain",
             "attention": config.attention,
             "init": run.init.checkpoint,
             "init_sha256": init_sha256,

@@ -49,7 +49,9 @@ def expand(
     """
     tasks = [Path(config.partition(":")[0]).stem for _, config in configs]
     if data_dir and {*tasks}.isdisjoint(FROM_FILES):
-        raise ValueError(f"These tasks do not need --data_dir: pass --set=data.dir={data_dir}.")
+        raise ValueError(
+            f"--data_dir is for text, retrieval and image: pass --set=data.dir={data_dir}."
+        )
     if data_dir and "data.dir" in values:
         raise ValueError("--data_dir and --set=data.dir are two values of one key.")
     jobs = []

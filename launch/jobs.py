@@ -25,7 +25,8 @@ from dataprep.archives import decode
 from nystromformer_jax.support.durable import read_json, write_bytes
 from reporting.runs import check_numbers, curve_of, read_metrics
 
-NO_TEST = "--notest"  # flag of runs that do not evaluate the test set until their setting is chosen
+# Flags of runs that do not evaluate the test set: until their setting is chosen, and never.
+NO_TEST, NEVER_TEST = "--notest", "--test=false"
 HEADER = (
     "# One job per line, the command of a run. Lines may be edited, added and removed.\n"
     "# `python run_sweep.py --workdir=FOLDER` runs the unfinished ones.\n"
@@ -96,7 +97,8 @@ class Job:
         result = self.result
         if result is None:
             return False
-        return result.get("state") != "validated" or NO_TEST in self.command
+        without_test = {NO_TEST, NEVER_TEST} & {*self.command}
+        return result.get("state") != "validated" or bool(without_test)
 
     def with_test(self) -> "Job":
         """Returns the job that also evaluates the test set."""
@@ -272,7 +274,7 @@ def require_unique(jobs: Sequence[Job], where: object) -> None:
 def chosen_setting(jobs: Sequence[Job]) -> tuple[str, ...] | None:
     """Returns the setting with the best mean validation score; the first in case of a tie.
 
-    The loss of pretraining is best if it is small, all other scores if they are large.
+    Lower is better for the loss of pretraining, higher for all other scores.
 
     A setting with fewer diverged seeds is always better. Returns None until all jobs are finished or
     diverged, and if all diverged.

@@ -65,7 +65,7 @@ def read_runs(
     kept = runs.groupby(["kind", "task", "setting", "seed"])["folder"].transform("first")
     is_kept = runs["folder"] == kept
     left_out = [
-        f"{_display(folder)} is left out: {_display(other)} has the same task, setting and seed."
+        f"{display(folder)} is left out: {display(other)} has the same task, setting and seed."
         for folder, other in zip(runs["folder"][~is_kept], kept[~is_kept], strict=True)
     ]
     return runs[is_kept], left_out
@@ -162,7 +162,7 @@ def _read_run(folder: Path, kinds: Sequence[Kind]) -> dict[str, Any] | None:
             raise ValueError(f"{file} is not the config of a run: {section}.{key} is missing.")
     check_numbers(file, config["train"], "seed")
     metrics = read_metrics(folder / "metrics.jsonl")
-    state = _state(folder / "result.json", result)
+    state = _state(folder / "result.json", kind, result)
     environment = environment | {key: value for key, value in result.items() if value is not None}
     sha256 = str(environment.get("data_sha256") or hashes.get("sha256") or "")
     found: dict[str, Any] = {"data.sha256": sha256}
@@ -209,10 +209,11 @@ def _kind_of(config: Mapping[str, Any]) -> Kind:
         return "lra"
     if "objective" in config:
         return "pretrain"
-    return "glue" if "task" in config["data"] else "finetune"
+    is_glue = isinstance(config["data"], dict) and "task" in config["data"]
+    return "glue" if is_glue else "finetune"
 
 
-def _state(file: Path, result: Mapping[str, Any]) -> str:
+def _state(file: Path, kind: Kind, result: Mapping[str, Any]) -> str:
     """Returns the state of a run by its result, whose numbers are validated."""
     if not result:
         return "unfinished"
@@ -222,7 +223,7 @@ def _state(file: Path, result: Mapping[str, Any]) -> str:
     needed = {"test_accuracy": 1, "valid_accuracy": 1, "test_examples": math.inf}
     if result.get("state") == "validated":
         needed = {"valid_accuracy": 1}
-    if "kind" in result:  # of a language model
+    if kind != "lra":
         needed = {}
         if not isinstance(result.get("valid"), dict):
             raise ValueError(f"{file} is not the result of a run: valid is missing.")
@@ -256,7 +257,7 @@ def _unique_names(folders: Sequence[Path]) -> dict[Path, str]:
     return names
 
 
-def _display(folder: Path) -> str:
+def display(folder: Path) -> str:
     """Returns the path relative to the current folder if it is below it, else the full path."""
     here = Path.cwd()
     return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)

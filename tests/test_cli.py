@@ -39,12 +39,12 @@ def test_an_invalid_config_file_is_one_sentence(in_repository, tmp_path, body, w
     assert_refused(call("run_lra", f"--config={file}:nystrom"), "run_lra", str(file), word)
 
 
-def test_the_first_seed_is_that_of_the_config_or_zero():
-    assert configs.first_seed({"train": {"seed": 5}}) == 5
-    assert configs.first_seed({"train": {"epochs": 20}}) == 0
+def test_the_seed_is_that_of_the_config_or_zero():
+    assert configs.seed_of({"train": {"seed": 5}}) == 5
+    assert configs.seed_of({"train": {"epochs": 20}}) == 0
     for wrong in ("one", True):
         with pytest.raises(ValueError, match=r"train\.seed"):
-            configs.first_seed({"train": {"seed": wrong}})
+            configs.seed_of({"train": {"seed": wrong}})
 
 
 def test_a_value_may_replace_none(in_repository):

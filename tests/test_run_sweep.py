@@ -46,6 +46,8 @@ def wait_for(path):
         (["--configs=configs/listop.py"], "configs/listops"),
         (["--configs", *2 * ["configs/listops.py:softmax"]], "listops-softmax-seed0"),
         (["--set=optimizer.learning_rate=1,-1"], "-1.0"),
+        (["--configs=configs/glue.py:mrpc", "--set=train.batch_size=8,0"], "batch_size"),
+        (["--configs=configs/pretrian.py"], "configs/pretrain.py"),
         (["--set=optimizer.learning_rate"], "KEY=VALUE"),
         (["--set=train.seed=1,2"], "--seeds"),
         (["--set=train.remat=1", "--set=train.remat=0"], "at once"),
@@ -106,11 +108,14 @@ def test_grid_has_attentions_and_tasks_of_other_packages_and_language_models(my_
         "configs/mqar.py:my_package.attention:CosFormer,max_len=2048,pairs=8,length=64",
         f"{my_project}/majority.py:softmax",
         "configs/glue.py:mrpc",
+        f"{my_project}/mine.py:demo",
     ]
-    assert call(tmp_path, "--configs", *names, "--plan").code == 0
+    (my_project / "mine.py").write_text("from configs.pretrain import get_config")
+    assert call(tmp_path, *(f"--configs={name}" for name in names), "--plan").code == 0
     jobs = read_jobs(tmp_path)
     assert [own.config for own in jobs] == names
-    assert [own.command[1] for own in jobs] == [*2 * ["run_lra.py"], "run_finetune.py"]
+    programs = ["run_lra.py", "run_lra.py", "run_finetune.py", "run_pretrain.py"]
+    assert [own.command[1] for own in jobs] == programs
     refused = call(tmp_path, "--configs=configs/mqar.py:no_package:Mean", "--plan")
     assert (refused.code, "No module named 'no_package'" in refused.errors) == (2, True)
     (my_project / "configs").mkdir()

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from dataprep import cache
 from dataprep.archives import parse_json, stamp
@@ -66,8 +66,6 @@ class FilesConfig(DataConfig):
     metric: str = ""
     valid_share: float = 0.1
     overlap: int = 0
-
-    result_kind: ClassVar[str] = "finetune"
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -47,8 +47,6 @@ class GlueConfig(DataConfig):
     dir: str = ""
     valid_share: float = 0.0
     group_by_length: bool = False
-
-    result_kind: ClassVar[str] = "glue"
 
     def __post_init__(self) -> None:
         task = describe(self.task)

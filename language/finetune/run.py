@@ -1,6 +1,7 @@
 """A validated config of fine-tuning, with its mesh, task and model, and its `TrainSpec`."""
 
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,8 @@ from nystromformer_jax import NystromformerConfig, training
 from nystromformer_jax.pretrained.config_json import has_convolution
 from nystromformer_jax.support.predictions import BASE_LEN, padded_len
 from nystromformer_jax.typing import Array
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +183,11 @@ def read_sections(config: Mapping[str, Any]) -> dict[str, Any]:
     Older runs have `data.workers`, which is ignored.
     """
     data = {key: value for key, value in config.get("data", {}).items() if key != "workers"}
+    if config.get("eval", {}).get("tune_threshold"):  # of version 0.2.0
+        _logger.warning(
+            "eval.tune_threshold was removed and has no effect: the most probable class is predicted, and"
+            " labels from a probability of 0.5."
+        )
     kinds = {"data": GlueConfig if "task" in data else FilesConfig, **FINETUNING}
     sections = {**config, "data": data}
     return training.read_sections(sections, kinds, plain=["model", "attention"])

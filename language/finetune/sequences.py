@@ -98,10 +98,7 @@ class SequenceTask(Task):
 
     def predict(self, split: Split, outputs: Outputs) -> Values:
         """Returns classes or scores [N], or for several labels ones and zeros [N, C]."""
-        return self.decide(outputs["logits"])
-
-    def decide(self, logits: Values) -> Values:
-        """Returns predicted classes or scores [N], or ones at predicted labels [N, C], from logits [N, C]."""
+        logits = outputs["logits"]
         if not np.isfinite(logits).all():
             raise ValueError(
                 f"{np.count_nonzero(~np.isfinite(logits))} of the outputs for {self.title} are not"

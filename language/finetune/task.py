@@ -176,8 +176,6 @@ class DataConfig(abc.ABC):
     base_len: int = 0
     seed: int = 0
 
-    result_kind: ClassVar[str]  # "kind" of `result.json`
-
     def require_room(self, least: int, name: str) -> None:
         """Raises ValueError if `max_len` is less than `least`, or another key is too small."""
         if self.max_len < least:

@@ -87,7 +87,6 @@ def train(run: FineTuning, data: TaskData, workdir: training.Workdir) -> dict[st
                     card = model_card(run, data, metrics, fit_result.last_step)
                     write_bytes(workdir.path / "model" / "README.md", card.encode())
         return {
-            "kind": run.data.result_kind,
             "task": data.task.name,
             "attention": config.attention,
             "init": run.init.checkpoint,

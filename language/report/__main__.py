@@ -1,8 +1,9 @@
 """Writes the language model's report on runs: `python -m language.report runs --out results/language`.
 
-Each folder is a run folder, or contains finished runs of pretraining, and of fine-tuning on GLUE or IMDb, at
-any depth; other runs are ignored. Writes `<out>.md`, the same as `<out>.html`, `<out>.runs.csv` with a line
-per run, and `<out>-pretraining.png`.
+Each folder is a run folder, or contains runs of pretraining, and of fine-tuning on GLUE or IMDb, at any
+depth. Runs that diverged or are not finished are named and left out; runs of other programs are ignored.
+Writes `<out>.md`, the same as `<out>.html`, `<out>.runs.csv` with a line per run, and
+`<out>-pretraining.png`.
 """
 
 import sys

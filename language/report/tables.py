@@ -12,7 +12,7 @@ import pandas as pd
 from language.finetune.glue_tasks import TASKS
 from language.report.published import COLUMNS, PAPER_COLUMNS, SOURCE, TABLE_2
 from nystromformer_jax.support.spelling import nearest
-from reporting.runs import read_runs, unique_labels
+from reporting.runs import display, read_runs, unique_labels
 from reporting.statistics import Summary, binomial_error, format_spread, summarize
 from reporting.tables import (
     NOTHING,
@@ -52,8 +52,9 @@ def read(folders: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     runs, left_out = read_runs(folders, ["glue", "pretrain"], needed)
     is_finished = runs["state"].isin(["complete", "partial"])
     for run in runs[~is_finished].to_dict("records"):
-        words = "diverged" if run["state"] == "diverged" else "is not finished"
-        left_out.append(f"{run['name']} is left out: it {words} at step {run['done_steps']:,}.")
+        step = f"{run['done_steps']:,}"
+        words = f"diverged at step {step}" if run["state"] == "diverged" else "is not finished"
+        left_out.append(f"{display(run['folder'])} is left out: it {words}.")
     runs = runs[is_finished]
     if runs.empty:
         raise FileNotFoundError(f"No {needed}. {' '.join(left_out)}")

@@ -51,7 +51,7 @@ def describe(task: str) -> TaskInfo:
 
     Raises:
       ValueError: The task is unknown, or MQAR has too many pairs.
-      ImportError: The module raised an error.
+      ImportError: The module or the object does not exist, or the module raised an error.
     """
     if is_plugin(task):
         info: TaskInfo = load_plugin(task, TaskInfo, "an lra.data.TaskInfo")

@@ -56,7 +56,7 @@ def core_class(name: str) -> type[nn.Module]:
 
     Raises:
       ValueError: The name is unknown, or the class is not a `flax.linen.Module`.
-      ImportError: The module raised an error.
+      ImportError: The module or the class does not exist, or the module raised an error.
     """
     if is_plugin(name):
         core: type = load_plugin(name, type, "a subclass of flax.linen.Module")
@@ -91,7 +91,7 @@ def make_core(name: str, **options: Any) -> CoreFactory:
     Raises:
       ValueError: The name or an option is unknown (the message suggests similar names), a value is not
         hashable, or the class is not a `flax.linen.Module`.
-      ImportError: The module of `module:Class` raised an error.
+      ImportError: The module or the class of `module:Class` does not exist, or the module raised an error.
     """
     core = core_class(name)
     known = option_fields(core)

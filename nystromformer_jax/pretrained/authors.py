@@ -66,10 +66,15 @@ def read_authors_checkpoint(where: Path, model_class: ModelClass | None) -> tupl
     Differs: num_landmarks is the smaller of num_landmarks and seq_len, because nystrom-512/config.json
     has the two swapped.
     """
-    folders = [folder for folder in where.parents[:2] if (folder / files.CONFIG).is_file()]
-    raw = files.read_config_file(folders[0] if folders else where.parent)
+    above = where.absolute().parents[:2]
+    folder = next((folder for folder in above if (folder / files.CONFIG).is_file()), None)
+    if folder is None:
+        raise FileNotFoundError(
+            f"{where} needs the {files.CONFIG} of its model, in the same folder or the one above."
+        )
+    raw = files.read_config_file(folder)
     config = raw.get("model")
-    if not isinstance(config, dict) or "model_type" in raw:
+    if not isinstance(config, dict) or raw.keys() & {"model_type", "optimizer"}:  # of a run
         raise ValueError(
             f"{where} is a file, and the config.json beside it is not that of the authors' code: pass the"
             " folder of a model in Hugging Face's layout."

@@ -99,6 +99,7 @@ _NOT_METADATA = {
     "num_labels",
     "_name_or_path",
     "architectures",
+    "decision_threshold",  # of fine-tuning by version 0.2.0
     "auto_map",
     "dtype",
     "quantization_config",
@@ -170,7 +171,8 @@ def read_source(raw: Mapping[str, Any], where: Path) -> Source:
             warnings.warn(
                 f"{where} was saved by transformers, so the section {SECTION} of its config.json is ignored,"
                 " and the model computes what transformers computes. If the weights were not trained"
-                " there, pass attention, conv_kernel_size and classifier_activation yourself.",
+                " there, restore the config.json that this package wrote, or pass attention, its options"
+                " (also pinv_start) and the activation of the head.",
                 UpstreamMismatchWarning,
                 stacklevel=3,
             )

@@ -89,7 +89,8 @@ def from_pretrained(
     Raises:
       FileNotFoundError: The folder, config.json or the weights are missing.
       ValueError: A file is corrupt, the model is unsupported, or tensors or changes are invalid.
-      ImportError: The package safetensors is not installed, or torch for pytorch_model.bin.
+      ImportError: The package safetensors is not installed, or torch for pytorch_model.bin and checkpoints
+        of the authors.
     """
     path = Path(folder)
     if path.is_file():
@@ -123,7 +124,7 @@ def read_config(
     dtype: DTypeLike = "float32",
     **changes: Any,
 ) -> NystromformerConfig:
-    """Returns the config of the model that `from_pretrained` returns for the same arguments.
+    """Returns the config of the model that `from_pretrained` returns for the same folder and arguments.
 
     Raises:
       FileNotFoundError: The folder or config.json is missing.
@@ -147,13 +148,15 @@ def save_pretrained(
 
     A model with softmax attention and no convolution is written as BERT. If it was loaded from RoBERTa,
     XLM-RoBERTa or CamemBERT, it is written as such a model, unless RoBERTa does not have its head. All
-    other models, and heads with an activation that BERT does not have, are written as Nyströmformer. With
-    attention="softmax", `transformers` computes the same logits. With attention="nystrom",
-    segment_means_seq_len is set to max_len, and `transformers` supports only unpadded inputs of exactly
-    this length, which must be a multiple of num_landmarks. Then it starts the pseudoinverse from one maximum
-    over the batch (pinv_start="batch_max") and has no other option of Nyström attention. With other
-    attentions, it computes exact attention. A classifier of Nyströmformer has the `activation` of the config
-    there. An `UpstreamMismatchWarning` says that outputs differ on unpadded input.
+    other models, and heads with an activation that BERT does not have, are written as Nyströmformer.
+
+    With attention="softmax", `transformers` computes the same logits, unless the head has another
+    activation: in a Nyströmformer of `transformers`, a classifier has the `activation` of the config, and
+    multiple choice has relu. With attention="nystrom", segment_means_seq_len is set to max_len, and
+    `transformers` supports only unpadded inputs of exactly this length, which must be a multiple of
+    num_landmarks. It starts the pseudoinverse from one maximum over the batch (pinv_start="batch_max"),
+    and all other options have their defaults. In place of other attentions, it computes exact attention.
+    An `UpstreamMismatchWarning` says that outputs differ.
 
     Fields without a key in `transformers` are saved in the section "nystromformer_jax" of config.json.
     `from_pretrained` then returns an equal config (except dtype, remat, num_labels, which is 2 for question
@@ -189,9 +192,12 @@ def save_pretrained(
     files.write_folder(Path(folder), fields, tensors)
     ours, theirs = head_activations(type(model), config)
     if config.attention != "softmax" or (layout == "nystromformer" and ours != theirs):
+        cause = f"{config.attention} attention"
+        if config.attention == "softmax":
+            cause = f"the activation {ours} in its head"
         warnings.warn(
-            f"transformers reads {folder}, but does not compute the same as this model with"
-            f" {config.attention} attention; save_pretrained's documentation says why.",
+            f"transformers reads {folder}, but does not compute the same as this model with {cause}; the"
+            " documentation of save_pretrained says why.",
             UpstreamMismatchWarning,
             stacklevel=2,
         )

@@ -429,7 +429,7 @@ def load(
       ImportError: A required package is not installed.
     """
     path = Path(folder)
-    if not path.is_dir() and HUB_NAME.fullmatch(os.fspath(folder)):
+    if not path.exists() and HUB_NAME.fullmatch(os.fspath(folder)):
         path = download(os.fspath(folder))
     path, sentence = read_settings(path)
     model, variables = from_pretrained(path, **options)

@@ -47,11 +47,10 @@ LEAVES = {
 }
 WORDS = "embeddings.word_embeddings.weight"
 DECODER = "decoder.weight"  # end of the name of the last layer's kernel in the masked-token head
-# Tensors that are ignored without a message: other heads, poolers, parameters of other attentions, and
-# buffers, which hold no parameters.
-BUFFERS = r"(.+\.)?embeddings\.(position|token_type)_ids"
+# Tensors that are ignored without a message: buffers, other heads, poolers, parameters of other attentions.
 IGNORED = re.compile(
-    BUFFERS + r"|(cls|lm_head|classifier|pre_classifier|qa_outputs)\..+"
+    r"(.+\.)?embeddings\.(position|token_type)_ids"
+    r"|(cls|lm_head|classifier|pre_classifier|qa_outputs)\..+"
     r"|(bert|roberta|nystromformer)\.pooler\..+"
     r"|.+\.attention\.self\.(key\.(weight|bias)|conv\.weight)"
 )

@@ -10,11 +10,11 @@ from nystromformer_jax.support.durable import read_json
 
 Pooling = Literal["mean", "first", "max", "mean_sqrt_len"]
 
-MODULES = "modules.json"
-PROMPTS = "config_sentence_transformers.json"
+_MODULES = "modules.json"
+_PROMPTS = "config_sentence_transformers.json"
 # Settings of the tokenizer; older folders have the name of the model's kind in it.
 _KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-OF_TOKENS = [f"sentence_{kind}_config.json" for kind in _KINDS]
+_OF_TOKENS = [f"sentence_{kind}_config.json" for kind in _KINDS]
 # Key in the config of the pooling module, and value of "pooling_mode", which newer folders have instead.
 _POOLINGS: Mapping[str, tuple[str, Pooling]] = {
     "pooling_mode_mean_tokens": ("mean", "mean"),
@@ -79,14 +79,14 @@ def read_settings(folder: Path) -> tuple[Path, SentenceSettings]:
     Raises:
       ValueError: A file is corrupt.
     """
-    file = folder / MODULES
+    file = folder / _MODULES
     if not file.is_file():
         return folder, SentenceSettings()
     modules = _read_modules(file)
     names, paths = [name for name, _ in modules], dict(modules)
     model = folder / paths.get("Transformer", "")
-    tokens = next(filter(None, (_read_object(model / name) for name in OF_TOKENS)), {})
-    whole = _read_object(folder / PROMPTS)
+    tokens = next(filter(None, (_read_object(model / name) for name in _OF_TOKENS)), {})
+    whole = _read_object(folder / _PROMPTS)
     prompts = whole.get("prompts") or {}
     max_len, default = tokens.get("max_seq_length"), whole.get("default_prompt_name")
     is_valid = isinstance(prompts, dict) and all(isinstance(x, str) for x in prompts.values())

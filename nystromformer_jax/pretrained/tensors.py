@@ -61,7 +61,7 @@ def read_params(
     modules = source.family.modules_of(type(model))
     if type(model) in TOKEN_HEADS:
         _resolve_decoder(config, source, tensors, f"{modules['mlm']}.{DECODER}")
-    if source.model and type(model) is not source.model:
+    if source.architecture and type(model) is not source.model:
         # "classifier" names a different layer in each head.
         modules = {k: v for k, v in modules.items() if not v.startswith("classifier")}
     # Modules of the backbone and of the source's own head: their tensors must be there.

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-# Errors of the disk, with which programs exit with 1.
-DISK_FAILED = frozenset({errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.EROFS})
 # Errors of a full disk or a read-only folder.
-CANNOT_WRITE = DISK_FAILED - {errno.EIO} | {errno.EACCES, errno.EPERM}
+CANNOT_WRITE = frozenset(
+    {errno.EDQUOT, errno.EFBIG, errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM}
+)
 
 # What `config.json` records of a run besides its config and texts, and the files of version 0.2.0.
 RECORDS = {"environment": "environment.json", "hashes": "data.json"}

@@ -32,18 +32,26 @@ def load_plugin(name: str, kind: type, description: str) -> Any:
     """
     path, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(path), attribute)
+        module = importlib.import_module(path)
     except Exception as error:
-        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        if not isinstance(error, ImportError | AttributeError | SyntaxError):
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            message += f" ({place.filename}, line {place.lineno})"
-        raise ImportError(
-            f"{name} cannot be imported: {message}. Install its package, or add its folder to PYTHONPATH."
-        ) from error
+        raise ImportError(f"{path} cannot be imported: {_reason(error, path)}") from error
+    if not hasattr(module, attribute):
+        raise ImportError(f"{path} has no {attribute!r}.")
+    found = getattr(module, attribute)
     if not isinstance(found, kind):
         raise ValueError(f"{name} must be {description}, not {found!r}.")
     return found
+
+
+def _reason(error: Exception, path: str) -> str:
+    """Returns the message of an error at the import of a module, with its place or with advice."""
+    message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if isinstance(error, ModuleNotFoundError) and f"{path}.".startswith(f"{error.name}."):
+        return f"{message}. Install its package, or add its folder to PYTHONPATH."
+    if isinstance(error, SyntaxError):
+        return message
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{message} ({place.filename}, line {place.lineno})"
 
 
 def source_sha256(name: str) -> str:

@@ -183,8 +183,8 @@ class Workdir:
         with sync_errors():
             if recorded != value:
                 raise ConfigDiffers(
-                    f"{self.path} contains a run with different {what}: {name} was {_shorten(recorded)}, is"
-                    f" now {_shorten(value)}. Pass another --workdir for a new run, or the original {what}"
+                    f"{self.path} contains a run with different {what}: {name} was {recorded[:12]}…, is"
+                    f" now {value[:12]}…. Pass another --workdir for a new run, or the original {what}"
                     " for this run."
                 )
 
@@ -315,11 +315,6 @@ def config_sha256(config: Mapping[str, Any]) -> str:
     """Returns the hash that identifies a run: SHA-256 of the sections `IDENTITY` without `MAY_CHANGE`."""
     identity = json.dumps(_identity(config), sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()
-
-
-def _shorten(value: str) -> str:
-    """Returns a hash cut to 12 characters, and shorter values unchanged."""
-    return value if len(value) <= 12 else f"{value[:12]}…"
 
 
 def _not_shared(file: Path) -> ValueError:

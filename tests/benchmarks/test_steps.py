@@ -1,4 +1,4 @@
-"""Training steps: what a cell measures, and its table."""
+"""Training steps: what a cell measures."""
 
 import jax
 import pytest
@@ -24,7 +24,7 @@ def compile_to(monkeypatch, held, example=30e6, message="INTERNAL: YNNPACK opera
 @pytest.mark.parametrize(("limit", "held"), [(1.0, 1e15), (1e15, 200e9)])
 def test_a_step_with_too_little_memory_does_not_fit(limit, held, monkeypatch):
     compile_to(monkeypatch, held, example=30e9)
-    assert not steps.row_of("listops", "nystrom", limit, 8, 0)["fits"]
+    assert not steps.row_of("listops", "nystrom", 8, limit, 0)["fits"]
 
 
 def test_a_killed_process_does_not_fit(monkeypatch):
@@ -32,7 +32,7 @@ def test_a_killed_process_does_not_fit(monkeypatch):
         raise MemoryError("killed")
 
     monkeypatch.setattr(steps, "in_own_process", killed)
-    assert not steps.row_of("listops", "nystrom", 1e12, 8, 0)["fits"]
+    assert not steps.row_of("listops", "nystrom", 8, 1e12, 0)["fits"]
 
 
 def test_a_step_above_the_limit_does_not_fit_and_other_errors_are_raised(monkeypatch):
@@ -45,7 +45,7 @@ def test_a_step_above_the_limit_does_not_fit_and_other_errors_are_raised(monkeyp
 
 @pytest.mark.slow(minutes=0.3)
 def test_a_compiled_step_runs_in_its_own_process():
-    found = steps.row_of("listops_short", "linear", 1e12, 8, 0)
+    found = steps.row_of("listops_short", "linear", 8, 1e12, 0)
     assert (found["fits"], found["batch_size"]) == (True, 8)
     assert found["step_seconds"] > 0
     assert found["peak_bytes"] > found["compiled_bytes"] > 0

@@ -1,4 +1,4 @@
-"""Tokenizers must match their checkpoint, and folders of runs are not folders of models."""
+"""A tokenizer has at most as many tokens as the embedding has rows; folders of runs are no models."""
 
 import numpy as np
 import pytest

@@ -175,7 +175,7 @@ def test_evaluation_of_a_finished_run_gives_the_same_numbers(finished, tmp_path)
 
 
 def test_training_gets_the_parameters_of_another_model(finished, tmp_path, monkeypatch):
-    """With spare rows in the embedding, of which the run warns once."""
+    """The embedding has spare rows."""
     text, _, data = finished
     folder, rows = tmp_path / "model", data.tokenizer.vocab_size + 3
     save_pretrained(folder, *resize_token_embeddings(*from_pretrained(text / "run/model"), rows))

@@ -14,6 +14,7 @@ from launch.jobs import (
     score_of,
     write_jobs,
 )
+from launch.status import table
 from tests.launch.sweeps import finish
 
 CONFIGS = [
@@ -121,6 +122,7 @@ def test_language_models_are_evaluated_at_once_and_the_smallest_loss_is_best(tmp
     for job, loss in zip(jobs, (2.5, 2.0), strict=True):
         finish(job, 0.0, valid={"loss": loss})
     assert chosen_setting(jobs) == jobs[1].setting
+    assert "best by validation: pretrain-learning_rate=1e-3" in table(jobs)[0]
 
 
 def test_only_the_chosen_setting_is_tested_and_only_after_all_have_ended(tmp_path):

@@ -110,7 +110,7 @@ def test_every_head_survives_fine_tuning_in_transformers(rngs, tmp_path, kind, h
         ("ForMultipleChoice", {"attention": "softmax", "conv_kernel_size": 0}),
     ],
 )
-def test_our_config_section_is_ignored_with_a_warning_if_the_weights_changed(
+def test_our_config_section_is_ignored_with_a_warning_after_transformers_saved(
     rngs, tmp_path, head, attention
 ):
     """Our classifier has tanh, transformers has gelu_new and also trains the zero convolution kernel."""

@@ -275,9 +275,17 @@ def test_other_files_and_a_missing_config_are_errors(tmp_path, path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ValueError, match="pass the folder"):
         from_pretrained(path)
-    (tmp_path / "config.json").unlink()
-    with pytest.raises(FileNotFoundError, match="config"):
+    (tmp_path / "config.json").write_text('{"model": {}, "optimizer": {}}')  # of a run
+    with pytest.raises(ValueError, match="pass the folder"):
         from_pretrained(path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(FileNotFoundError, match="the one above"):
+        from_pretrained(path)
+
+
+def test_a_relative_name_finds_the_config_above(path, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    assert isinstance(from_pretrained(path.name)[0], NystromformerForMaskedLM)
 
 
 def test_without_torch_the_error_names_the_package(path, monkeypatch):

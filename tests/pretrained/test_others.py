@@ -168,10 +168,17 @@ class TestBert:
         (_, expected), (_, actual) = (from_pretrained(tmp_path / x) for x in ("new", "old"))
         assert same_bits(actual, expected)
 
-    def test_the_head_is_read_also_if_config_json_names_no_architecture(self, tmp_path):
-        tensors = tiny.folder_of(tmp_path, "bert", "ForSequenceClassification", architectures=None)
-        _, variables = from_pretrained(tmp_path, model_class=NystromformerForSequenceClassification)
-        assert (flat(variables)["output/kernel"] == tensors["classifier.weight"].T).all()
+    @pytest.mark.parametrize("architectures", [None, ["BertCrfForTokenClassification"]])
+    def test_the_head_is_read_also_if_config_json_names_no_architecture(
+        self, tmp_path, architectures
+    ):
+        """Another architecture's classifier is another layer."""
+        changes = {"architectures": architectures}
+        tensors = tiny.folder_of(tmp_path, "bert", "ForSequenceClassification", **changes)
+        kind = NystromformerForSequenceClassification
+        _, variables = from_pretrained(tmp_path, model_class=kind)
+        is_read = (flat(variables)["output/kernel"] == tensors["classifier.weight"].T).all()
+        assert is_read == (architectures is None)
 
     @pytest.mark.parametrize(
         ("head", "activations", "layout"),

@@ -13,7 +13,6 @@ import pytest
 from nystromformer_jax.backbone import Nystromformer
 from nystromformer_jax.models import (
     NystromformerForMaskedLM,
-    NystromformerForSequenceClassification,
 )
 from nystromformer_jax.pretrained import (
     UpstreamMismatchWarning,
@@ -129,10 +128,14 @@ def test_saving_warns_of_differences_in_transformers(tmp_path):
     config = dataclasses.replace(CONFIG, attention="linear")
     with pytest.warns(UpstreamMismatchWarning, match="linear attention"):
         saved(tmp_path / "linear", Nystromformer(config))
-    classifier = NystromformerForSequenceClassification
-    for changes in ({"num_landmarks": 4}, {"attention": "softmax"}):  # the latter by its activation
-        with pytest.warns(UpstreamMismatchWarning):
-            saved(tmp_path / "x", classifier(dataclasses.replace(CONFIG, **changes)))
+    for head, changes, word in (
+        ("ForSequenceClassification", {"num_landmarks": 4}, "nystrom attention"),
+        ("ForSequenceClassification", {"attention": "softmax"}, "activation tanh"),
+        ("ForMultipleChoice", {"attention": "softmax", "choice_activation": "tanh"}, "activation"),
+    ):
+        model = MODELS[f"Nystromformer{head}"](dataclasses.replace(CONFIG, **changes))
+        with pytest.warns(UpstreamMismatchWarning, match=word):
+            saved(tmp_path / "x", model)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         saved(tmp_path / "exact", Nystromformer(dataclasses.replace(CONFIG, attention="softmax")))

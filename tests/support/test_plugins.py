@@ -91,7 +91,8 @@ def test_an_unknown_task_or_option_type_is_an_error():
     [
         ("import jax\nx = undefined", r"NameError: .*__init__\.py, line 2"),
         ("def f(:", "SyntaxError: .*line 1"),
-        ("import no_such_module_anywhere", r"ModuleNotFoundError: .*no_such_mod"),
+        ("import no_such_module_anywhere", r"no_such_mod.*__init__\.py, line 1\)$"),
+        ("import math\n\nmath.bogus", r"AttributeError: .*bogus.*__init__\.py, line 3"),
     ],
 )
 def test_an_error_of_the_module_is_shown(my_project, code, words):

@@ -71,7 +71,7 @@ def test_several_labels_and_squared_errors_by_hand():
     )
     logits = np.array([[2, -1, 3], [-1, -2, 0.1], [1, -3, -1]])
     labels = np.array([[1, 1, 1], [0, 0, 1], [0, 0, 0]])
-    guesses = task.decide(logits)
+    guesses = task.predict(None, {"logits": logits})
     assert guesses.tolist() == [[1, 0, 1], [0, 0, 1], [1, 0, 0]]
     assert score(task, guesses, labels) == pytest.approx(
         {"micro_f1": 6 / 8, "macro_f1": (2 / 3 + 0 + 1) / 3, "accuracy": 1 / 3}
@@ -108,12 +108,17 @@ def test_standard_errors_agree_with_a_bootstrap(name):
 
 def test_outputs_that_are_not_finite_are_an_error():
     with pytest.raises(ValueError, match="24 of the outputs for SST-2 are not finite"):
-        TASKS["sst2"].decide(np.full((12, 2), np.nan))
+        TASKS["sst2"].predict(None, {"logits": np.full((12, 2), np.nan)})
 
 
 def test_predictions_are_classes_or_the_scores_themselves():
     guesses, labels = np.array([0, 2, 1, 1, 2]), np.array([0, 1, 1, 2, 2])
-    predicted = TASKS["mnli"].decide(logits_of(guesses, 3))
+    predicted = TASKS["mnli"].predict(None, {"logits": logits_of(guesses, 3)})
     assert score(TASKS["mnli"], predicted, labels) == {"accuracy": 0.6}
-    assert TASKS["mnli"].decide(np.array([[0.1, 0.3, 0.2], [5, 4, 3]])).tolist() == [1, 0]
-    assert TASKS["stsb"].decide(np.array([[5.7], [-1.0]])).tolist() == [5.7, -1.0]
+    assert TASKS["mnli"].predict(
+        None, {"logits": np.array([[0.1, 0.3, 0.2], [5, 4, 3]])}
+    ).tolist() == [1, 0]
+    assert TASKS["stsb"].predict(None, {"logits": np.array([[5.7], [-1.0]])}).tolist() == [
+        5.7,
+        -1.0,
+    ]

@@ -69,7 +69,7 @@ def test_table_2_shows_the_best_of_several_settings_and_prefers_complete_ones(tm
     assert list(table_2(groups_in(tmp_path)).columns) == ["model", "SST-2"]
 
 
-def test_diverged_and_unfinished_runs_are_named_as_left_out(tmp_path, capsys):
+def test_diverged_and_unfinished_runs_are_named_as_left_out(tmp_path):
     for seed in range(3):
         write_glue(tmp_path / f"{seed}", seed=seed, value=0.8)
     (tmp_path / "1" / "result.json").write_text('{"state": "diverged", "step": 7}')
@@ -77,8 +77,8 @@ def test_diverged_and_unfinished_runs_are_named_as_left_out(tmp_path, capsys):
     runs, left_out = read([tmp_path])
     assert list(runs["seed"]) == [0]
     assert left_out == [
-        "1 is left out: it diverged at step 7.",
-        "2 is left out: it is not finished at step 0.",
+        f"{tmp_path}/1 is left out: it diverged at step 7.",
+        f"{tmp_path}/2 is left out: it is not finished.",
     ]
     with pytest.raises(FileNotFoundError, match="diverged"):
         read([tmp_path / "1"])
