@@ -116,7 +116,6 @@ def test_masks_change_every_training_step_and_never_in_evaluation(small):
 def test_run_writes_a_result_and_a_model_folder(finished):
     folder, result, data = finished
     assert json.loads((folder / "run/result.json").read_text()) == result
-    assert result["kind"] == "pretrain"
     assert result["partial"]  # six of 3,000 steps
     valid = result["valid"]
     assert valid["perplexity"] == pytest.approx(math.exp(valid["mlm_loss"]))
