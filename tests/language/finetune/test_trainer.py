@@ -204,7 +204,8 @@ def test_a_run_learns_and_predicts_again(tmp_path, checkpoint, kind, no_annotati
     same_from_python(load(tmp_path / "run/model"), data.splits["test"], kind, own)
     if kind == "regression":
         trainer.predict(tmp_path / "run", tests, tmp_path / "scores.tsv", scores=True)
-        assert {line.count("\t") for line in (tmp_path / "scores.tsv").open()} == {1}
+        lines = (tmp_path / "scores.tsv").read_text().splitlines()
+        assert {line.count("\t") for line in lines} == {1}
     with pytest.raises(ValueError, match=r"--output: .*new is a folder"):
         trainer.predict(tmp_path / "run", tests, output.parent)
     before = output.read_bytes()
