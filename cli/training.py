@@ -222,8 +222,9 @@ def folder_of_run(workdir: str | None, given: Given | None) -> Path:
     """
     from dataprep.cache import user_path  # imported late, because it loads numpy
 
-    if workdir or given is None:
-        return user_path(workdir or "runs")
+    if workdir:
+        return user_path(workdir)
+    assert given is not None  # the flags need --config or --workdir
     slug = re.sub(r"[^A-Za-z0-9]+", "-", given.argument).strip("-")
     name = f"{Path(given.path).stem}-{slug}".removesuffix("-")
     return Path("runs", f"{name}-seed{seed_of(given.sections)}")

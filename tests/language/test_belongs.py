@@ -1,4 +1,4 @@
-"""A tokenizer has at most as many tokens as the embedding has rows; folders of runs are no models."""
+"""A tokenizer larger than the embedding is an error, and so is the folder of a run in place of a model."""
 
 import numpy as np
 import pytest
